@@ -1,0 +1,1 @@
+"""DSPy modules that put signatures and retrievers together; export, load, ask."""

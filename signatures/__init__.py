@@ -1,0 +1,1 @@
+"""What each LM call is asked, and nothing else."""

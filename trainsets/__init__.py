@@ -1,0 +1,1 @@
+"""Gold cases, splits and metrics; the sample corpus and its gold set."""
