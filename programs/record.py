@@ -1,0 +1,94 @@
+"""The record of one run: hops, context, usage; and its JSON form, from which a run can be read again."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import dspy
+
+from programs.meter import Usage
+from retrievers.records import Hit
+from signatures import Verdict
+
+StopReason = Literal[
+    "sufficient",
+    "no_search_needed",
+    "needs_clarification",
+    "max_rounds",
+    "repeated_query",
+    "no_new_evidence",
+    "budget",
+    "timeout",
+    "error",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One search and what was made of it.
+
+    `hits` are all hits, best first; `kept` the ids of those that were new to the run. A verdict is given once a round,
+    so it stands on the last hop of the round; `decided_by` says whether a rule or the LM asked for this search.
+    """
+
+    goal: str
+    tool: str
+    query: str
+    filters: Mapping[str, Any] | None
+    decided_by: Literal["rule", "lm"]
+    hits: tuple[Hit, ...]
+    kept: tuple[str, ...]
+    seconds: float
+    verdict: Verdict | None = None
+    judged_by: Literal["rule", "lm"] | None = None
+    missing: str = ""
+    error: str | None = None
+
+
+def make_prediction(
+    *,
+    question: str,
+    answer: str,
+    citations: tuple[str, ...],
+    abstained: bool,
+    stop_reason: StopReason,
+    hops: tuple[Hop, ...],
+    context: tuple[Hit, ...],
+    usage: Usage,
+    verdict: Verdict | None = None,
+    error: str | None = None,
+) -> dspy.Prediction:
+    """Build the result of a run; every value in it is immutable.
+
+    `question` is the one that was searched for (a follow-up stands alone here), `context` the passages shown to the
+    answerer, best first, and `citations` the ids of those the answer rests on.
+    """
+    return dspy.Prediction(
+        question=question,
+        answer=answer,
+        citations=citations,
+        abstained=abstained,
+        verdict=verdict,
+        stop_reason=stop_reason,
+        hops=hops,
+        context=context,
+        usage=usage,
+        error=error,
+    )
+
+
+def to_json(prediction: dspy.Prediction) -> dict[str, Any]:
+    """Return a prediction as plain data; hits keep their text, so the record can be read without the index."""
+    plain = {name: prediction[name] for name in prediction.keys()}
+    plain["usage"] = asdict(prediction.usage)
+    plain["hops"] = [asdict(hop) | {"hits": [_hit_id(hit) for hit in hop.hits]} for hop in prediction.hops]
+    plain["context"] = [_hit(hit) for hit in prediction.context]
+    return plain
+
+
+def _hit_id(hit: Hit) -> dict[str, Any]:
+    return {"passage_id": hit.passage.passage_id, "score": round(hit.score, 6), "rank": hit.rank}
+
+
+def _hit(hit: Hit) -> dict[str, Any]:
+    return _hit_id(hit) | {"title": hit.passage.title, "text": hit.passage.text}

@@ -1,0 +1,82 @@
+"""What rules decide better and cheaper than an LM: small talk, ids, plain questions, answers without support."""
+
+import re
+import unicodedata
+
+_SMALL_TALK = re.compile(
+    r"(hi|hello|hey|good (morning|afternoon|evening|day)|thanks?|thank you|thx|cheers|bye|goodbye|see you|ok(ay)?|"
+    r"great|perfect|how are you|who are you|what can you do|nice to meet you|have a (nice|good|great) \w+|"
+    r"你好|您好|嗨|早上好|上午好|下午好|晚上好|谢谢|多谢|感谢|辛苦了|再见|拜拜|好的|你是谁|您是谁|你能做什么|在吗|你叫什么)"
+)
+_FILLER = re.compile(
+    r"\b(there|you|very much|so much|a lot|for (the|your) help|team|everyone|all|again|for now|that'?s all|your|help|"
+    r"the|for|and|is|was|were|this|it)\b|(非常|大家|帮助|帮忙|这样|周末愉快|[了啊呀吗呢您你的先就])"
+)
+_ID = re.compile(
+    r"(?<![A-Za-z0-9-])"
+    r"(?:[A-Za-z]{1,5}-[0-9][A-Za-z0-9]*(?:-[A-Za-z0-9]+)*|[A-Za-z]{1,4}[0-9]{2,}[A-Za-z0-9]*)"
+    r"(?![A-Za-z0-9-])"
+)
+_CJK = re.compile(r"[\u3400-\u9fff]")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_SEVERAL = re.compile(
+    r"\b(compared?|compares|difference|differ|versus|vs|both|respectively|each of|than|as well as|which (is|has|was)"
+    r" (the )?(more|less|higher|lower|longer|shorter|earlier|later|older|newer|larger|smaller))\b|"
+    r"(比较|对比|相比|区别|差别|分别|哪个更|谁更|以及|同时|各自|比.+[多少高低长短早晚])",
+    re.IGNORECASE,
+)
+_BRIDGE = re.compile(
+    r"\b(of the \w+ (that|which|who|whose)|(that|which|who|whose) (supplies|supplied|makes|made|signed|wrote|"
+    r"approved|handled|caused|owns|manages|led|reported|replaced)|where the|"
+    r"by the (supplier|person|engineer|manager|company))\b|(的.{1,12}的.{1,12}的)",
+    re.IGNORECASE,
+)
+_PLAIN_WORDS = 22
+_PLAIN_CHARACTERS = 42
+
+
+def fold(text: str) -> str:
+    """Fold width, case and runs of white space, so that texts compare as a reader would compare them."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def is_chinese(text: str) -> bool:
+    """Tell whether a text is mainly Chinese: it holds Chinese characters, and as many as Latin words."""
+    return len(_CJK.findall(text)) >= max(1, len(re.findall(r"[A-Za-z]{3,}", text)))
+
+
+def is_small_talk(question: str) -> bool:
+    """Tell whether a question is a greeting, thanks or the like, with nothing in it to search for."""
+    text = re.sub(r"[^\w\s']", " ", fold(question))
+    if not _SMALL_TALK.search(text) or find_ids(question):
+        return False
+    rest = _FILLER.sub(" ", _SMALL_TALK.sub(" ", text))
+    return len(re.sub(r"\s", "", rest)) <= 4
+
+
+def find_ids(text: str) -> tuple[str, ...]:
+    """Return ids such as `E-1024`, `INC-778801` or `FK-22`, as written, without repeats."""
+    return tuple(dict.fromkeys(_ID.findall(unicodedata.normalize("NFKC", text))))
+
+
+def is_plain(question: str) -> bool:
+    """Tell whether one search with the question itself is the right plan: short, and one fact is asked for."""
+    length_ok = len(question) <= _PLAIN_CHARACTERS if is_chinese(question) else len(question.split()) <= _PLAIN_WORDS
+    return length_ok and len(find_ids(question)) <= 1 and not _SEVERAL.search(question) and not _BRIDGE.search(question)
+
+
+def holds_id(identifier: str, text: str) -> bool:
+    """Tell whether `text` holds this very id, not a longer one that starts or ends like it."""
+    pattern = rf"(?<![a-z0-9]){re.escape(fold(identifier))}(?![a-z0-9])"
+    return re.search(pattern, fold(text)) is not None
+
+
+def numbers(text: str) -> set[str]:
+    """Return the numbers in a text, thousands separators removed."""
+    return {one.replace(",", "") for one in _NUMBER.findall(fold(text))}
+
+
+def unsupported(answer: str, evidence: str) -> tuple[str, ...]:
+    """Return the numbers and ids of an answer that stand nowhere in the evidence."""
+    ids = [one for one in find_ids(answer) if not holds_id(one, evidence)]
+    return (*ids, *sorted(numbers(answer) - numbers(evidence)))

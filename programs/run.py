@@ -1,0 +1,126 @@
+"""The state of one run: its bounds, what it has searched and found, what it has spent."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from programs.meter import Meter
+from programs.record import Hop, StopReason
+from programs.rules import fold, numbers
+from retrievers.records import Hit, Retriever
+from signatures import Verdict
+
+_SAME_TEXT = 0.8
+_SHINGLE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a run may spend, all of it enforced in code.
+
+    `max_rounds` counts searches after which evidence is judged; `n_passages` of at most `passage_chars` characters are
+    shown to an LM at once.
+    """
+
+    max_rounds: int = 3
+    max_lm_calls: int = 8
+    max_tokens: int = 16_000
+    max_seconds: float = 180.0
+    k: int = 8
+    n_passages: int = 4
+    passage_chars: int = 900
+
+
+class Run:
+    """What happened so far; lives for one question and is never shared between threads."""
+
+    def __init__(self, question: str, retrievers: Mapping[str, Retriever], bounds: Bounds) -> None:
+        """Start the clock."""
+        self.question = question
+        self.bounds = bounds
+        self.meter = Meter()
+        self.hops: list[Hop] = []
+        self._retrievers = retrievers
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Wall time so far."""
+        return time.monotonic() - self._started
+
+    def exhausted(self) -> StopReason | None:
+        """Return why no further LM call may be made, if so; two calls are kept back for the answer."""
+        usage = self.meter.usage
+        if self.seconds >= self.bounds.max_seconds:
+            return "timeout"
+        tokens = usage.prompt_tokens + usage.completion_tokens
+        if usage.lm_calls >= self.bounds.max_lm_calls - 2 or tokens >= self.bounds.max_tokens:
+            return "budget"
+        return None
+
+    def search(
+        self,
+        tool: str,
+        query: str,
+        *,
+        goal: str = "",
+        decided_by: Literal["rule", "lm"],
+        filters: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Ask one tool, record the hop, and tell whether it brought a passage that the run had not seen."""
+        began = time.monotonic()
+        hits = tuple(self._retrievers[tool].search(query, self.bounds.k, filters))
+        seen = [hit for hop in self.hops for hit in hop.hits if hit.passage.passage_id in hop.kept]
+        kept = _new_passages(hits, seen)
+        self.hops.append(
+            Hop(goal or query, tool, query, filters, decided_by, hits, kept, round(time.monotonic() - began, 4))
+        )
+        return bool(kept)
+
+    def note_verdict(self, verdict: Verdict, missing: str, judged_by: Literal["rule", "lm"]) -> None:
+        """Write the verdict of this round on its last hop."""
+        self.hops[-1] = replace(self.hops[-1], verdict=verdict, missing=missing, judged_by=judged_by)
+
+    def is_repeated(self, tool: str, query: str) -> bool:
+        """Tell whether this very search was made before."""
+        return any(hop.tool == tool and fold(hop.query) == fold(query) for hop in self.hops)
+
+    @property
+    def queries(self) -> list[str]:
+        """Every query asked so far, in order."""
+        return [hop.query for hop in self.hops]
+
+    def context(self) -> tuple[Hit, ...]:
+        """Return the passages to show: the best of every hop in turn, each passage once, newest hop first on ties."""
+        chosen: dict[str, Hit] = {}
+        rankings = [[hit for hit in hop.hits if hit.passage.passage_id in hop.kept] for hop in reversed(self.hops)]
+        for place in range(self.bounds.k):
+            for ranking in rankings:
+                if place < len(ranking):
+                    chosen.setdefault(ranking[place].passage.passage_id, ranking[place])
+        return tuple(chosen.values())[: self.bounds.n_passages]
+
+
+def _new_passages(hits: tuple[Hit, ...], seen: list[Hit]) -> tuple[str, ...]:
+    known = [_fingerprint(hit) for hit in seen]
+    ids = {hit.passage.passage_id for hit in seen}
+    kept = []
+    for hit in hits:
+        mark = _fingerprint(hit)
+        if hit.passage.passage_id not in ids and not any(_same(mark, other) for other in known):
+            kept.append(hit.passage.passage_id)
+            known.append(mark)
+            ids.add(hit.passage.passage_id)
+    return tuple(kept)
+
+
+def _fingerprint(hit: Hit) -> tuple[set[str], set[str]]:
+    text = fold(hit.passage.text)
+    return {text[start : start + _SHINGLE] for start in range(max(1, len(text) - _SHINGLE + 1))}, numbers(text)
+
+
+def _same(one: tuple[set[str], set[str]], other: tuple[set[str], set[str]]) -> bool:
+    # Two versions of a policy read alike and differ in a number: those are two passages.
+    shared = len(one[0] & other[0]) / max(1, len(one[0] | other[0]))
+    return one[1] == other[1] and shared >= _SAME_TEXT
