@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from trainsets.cases import Case
 from trainsets.normalize import facts, length_in_words, tokens
@@ -19,7 +20,10 @@ ROOM_WORDS = 40
 
 _YES = {"yes", "yeah", "yep", "correct", "true", "是", "对", "是的", "对的"}
 _NO = {"no", "nope", "not", "false", "否", "不", "没", "无", "不是", "没有", "不对", "不能", "不可以"}
-_COMPARATORS = {"than", "versus", "vs", "unlike", "not", "instead", "with", "to", "over", "比", "于", "过"}
+_NEGATIONS = {"not", "never", "cannot", "isnt", "arent", "wasnt", "doesnt", "dont", "without", "不", "没", "未", "非"}
+_SET_ASIDE = {"previously", "formerly", "former", "old", "older", "earlier", "outdated", "superseded", "replaces"}
+_SET_ASIDE |= {"replaced", "replacing", "instead", "原", "旧", "曾", "以前", "此前", "之前"}
+_COMPARATORS = {"than", "versus", "vs", "unlike", "with", "to", "over", "比", "于", "过"}
 
 
 class NoGoldAnswerError(ValueError):
@@ -48,7 +52,8 @@ def token_f1(answer: str, accepted: Iterable[str]) -> float:
 def contains_answer(answer: str, accepted: Iterable[str]) -> bool:
     """Say whether an accepted answer stands in the answer as a run of whole tokens (`24` is not in `E-1024`).
 
-    A gold yes or no needs the answer to begin with that polarity, because `是` stands in `不是`.
+    A mention right after a negation does not count (`not supported`, 不需要). A gold yes or no needs the answer to
+    begin with that polarity, because `是` stands in `不是`.
     """
     return any(_holds(answer, gold) for gold in accepted)
 
@@ -73,21 +78,23 @@ def group_recall(case: Case, answer: str) -> float | None:
 def falls_for_trap(case: Case, answer: str) -> bool:
     """Say whether the answer gives a wrong answer of the case, instead of the right one or along with it.
 
-    A wrong answer inside an accepted one (`24 V` in `24 V DC`) is not a trap. Where the question itself names the
-    wrong answer (a choice between two), mentioning both is natural: the one that is named first counts, and one that
-    follows "than", "not", 比 is the other side of the comparison.
+    A wrong answer inside an accepted one (`24 V` in `24 V DC`) is not a trap, nor is one that the answer itself
+    denies or sets aside ("not 30 days", "previously 30 days", 原为30天). Where the question names the wrong answer (a
+    choice between two), mentioning both is natural: the one that is named first counts, and one that follows "than",
+    比 is the other side of the comparison.
 
     Source: the strict match of RAMDocs (Wang et al. 2025, arXiv:2504.13079): all correct answers and no wrong one.
     """
     words = tokens(answer)
     accepted = (*case.answer, *_flat(case.answer_groups), *_flat(case.key_points))
-    right = [span for gold in accepted for span in _spans(words, tokens(gold))]
+    right = [span for gold in accepted for span in _mentions(words, tokens(gold))]
     for wrong in case.wrong_answers:
         if _polarity(tokens(wrong)) is not None:
             if _polarity_of_answer(words) == _polarity(tokens(wrong)):
                 return True
             continue
-        spans = [span for span in _spans(words, tokens(wrong)) if not any(_inside(span, good) for good in right)]
+        spans = [span for span in _mentions(words, tokens(wrong)) if not any(_inside(span, good) for good in right)]
+        spans = [span for span in spans if not _is_set_aside(words, span[0])]
         if spans and (not _spans(tokens(case.question), tokens(wrong)) or _named_first(words, spans, right)):
             return True
     return False
@@ -177,7 +184,7 @@ def _holds(answer: str, gold: str) -> bool:
     polarity = _polarity(gold_words)
     if polarity is not None:
         return _polarity_of_answer(words) == polarity
-    return bool(_spans(words, gold_words))
+    return words == gold_words or bool(_mentions(words, gold_words))
 
 
 def _polarity(words: Words) -> bool | None:
@@ -198,6 +205,20 @@ def _spans(words: Words, part: Words) -> list[tuple[int, int]]:
     return [(i, i + n) for i in range(len(words) - n + 1) if words[i : i + n] == part] if n else []
 
 
+def _mentions(words: Words, part: Words) -> list[tuple[int, int]]:
+    """Find the runs that are said and not denied by the word before, or by 不是."""
+    return [
+        (start, end)
+        for start, end in _spans(words, part)
+        if not (set(words[max(0, start - 1) : start]) & _NEGATIONS or words[max(0, start - 2) : start] == ("不", "是"))
+    ]
+
+
+def _is_set_aside(words: Words, start: int) -> bool:
+    before = words[max(0, start - 4) : start]
+    return bool(_SET_ASIDE & {*before, *("".join(pair) for pair in pairwise(before))})
+
+
 def _inside(span: tuple[int, int], other: tuple[int, int]) -> bool:
     return other[0] <= span[0] and span[1] <= other[1]
 
@@ -209,8 +230,8 @@ def _named_first(words: Words, wrong: Sequence[tuple[int, int]], right: Sequence
 
 
 def _is_compared_to(words: Words, start: int, end: int) -> bool:
-    before, after = words[max(0, start - 2) : start], words[end : end + 2]
-    return any(word in _COMPARATORS for word in before[-1:]) or before == ("不", "是") or after == ("相", "比")
+    before, after = words[max(0, start - 1) : start], words[end : end + 2]
+    return bool(_COMPARATORS & set(before)) or after == ("相", "比")
 
 
 def _flat(groups: Iterable[Sequence[str]]) -> tuple[str, ...]:

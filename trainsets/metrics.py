@@ -57,7 +57,8 @@ WEIGHTS = {"answer": 0.7, "evidence": 0.15, "citations": 0.1, "faithfulness": 0.
 """What `combined_score` is made of; the reasons stand in its docstring."""
 
 _QUOTE = re.compile(r'"([^"]{4,})"|“([^”]{4,})”|「([^」]{4,})」|『([^』]{4,})』')
-_MARKERS = re.compile(r"\[[^\[\]\n]{1,80}\]|【[^【】\n]{1,80}】|^\s*\d{1,2}[.)、]\s", re.MULTILINE)
+_CITED = r"[\[【](?:\d{1,2}(?:\s*,\s*\d{1,2})*|[^\[\]【】\s]*#\d+)[\]】]"
+_MARKERS = re.compile(rf"{_CITED}|^\s*\d{{1,2}}[.)、]\s", re.MULTILINE)
 
 
 def citation_precision(case: Case, prediction: PredictionLike) -> float | None:
