@@ -17,7 +17,7 @@ from trainsets.cases import Case
 from trainsets.normalize import tokens
 from trainsets.outcomes import OUTCOMES, Outcome, attribute, count_outcomes, count_transitions
 
-CASE = Case(id="c", question="q", answer=("24 V",), gold_ids=("a", "b"))
+CASE = Case(id="c", question="q", answer=("24 V",), gold_ids=("a", "b"), kind="multi_hop")
 ABSENT = Case(id="u", question="q", answerable=False)
 SHOWN = ranking("a#0", "b#0")
 
@@ -66,7 +66,7 @@ def test_evidence_outside_the_index_is_told_first() -> None:
     lost = Prediction("48 V", context=ranking("a#0"), hops=(hop("a#0"),))
     assert attribute(CASE, lost, indexed_ids={"a"}) == Outcome("not_in_index", detail="b")
     assert name(CASE, lost, indexed_ids={"a", "b"}) == "not_retrieved"
-    by_passage = Case(id="p", question="q", answer=("24 V",), gold_ids=("a#0", "b#7"))
+    by_passage = Case(id="p", question="q", answer=("24 V",), gold_ids=("a#0", "b#7"), kind="multi_hop")
     assert name(by_passage, lost, indexed_ids={"a", "b"}) == "not_retrieved"
     assert name(by_passage, lost, indexed_ids={"a"}) == "not_in_index"
 
@@ -106,6 +106,17 @@ def test_a_loop_that_ends_halfway_is_exhausted_and_one_that_never_found_anything
     assert name(CASE, Prediction("not found", context=ranking("a#0"), hops=half, **kwargs)) == "loop_exhausted"
     nothing = (hop("x#0", verdict="insufficient"), hop("y#0", verdict="insufficient"))
     assert name(CASE, Prediction("not found", context=ranking("x#0"), hops=nothing, **kwargs)) == "not_retrieved"
+
+
+def test_alternative_evidence_is_enough_where_one_document_may_do() -> None:
+    either = Case(id="e", question="q", answer=("24 V",), gold_ids=("a", "b"), kind="lookup")
+    held = Hit(Passage("a#0", "24 V"))
+    assert name(either, Prediction("48 V", context=(held,))) == "wrong_with_evidence"
+    assert name(either, Prediction("48 V", context=ranking("a#0"), hops=(hop("a#0"),))) == "not_retrieved"
+    assert name(either, Prediction("48 V"), indexed_ids={"a"}) == "stopped_early"
+    assert name(either, Prediction("48 V", context=ranking("a#1")), indexed_ids={"a"}) == "not_in_index"
+    both = either.model_copy(update={"kind": "comparison"})
+    assert name(both, Prediction("48 V", context=(held,), hops=(hop("a#0"),))) == "not_retrieved"
 
 
 def test_without_gold_ids_the_answer_in_the_context_is_the_evidence() -> None:

@@ -20,6 +20,7 @@ from trainsets.answers import (
     token_f1,
 )
 from trainsets.cases import Case
+from trainsets.evidence import missing_evidence
 from trainsets.normalize import facts, fold
 from trainsets.prediction import HitLike, HopLike, PredictionLike, gold_found, ids_of
 from trainsets.ranking import KS, case_ranking_scores, gold_of, ranking_of
@@ -160,7 +161,8 @@ def tool_f1(case: Case, prediction: PredictionLike) -> float | None:
 def filter_f1(case: Case, prediction: PredictionLike) -> float | None:
     """Give the best F1 of a hop's filter conditions against those of an ideal run; None if the case names none.
 
-    A condition is key, operator and value; `{"year": 2025}` is the same as `{"year": {"$eq": 2025}}`.
+    A condition is key, operator and value; `{"year": 2025}` is the same as `{"year": {"$eq": 2025}}`, and `gte` as
+    `$gte`.
     """
     if not case.filters:
         return None
@@ -176,21 +178,21 @@ def plan_size(prediction: PredictionLike) -> int:
 def judge_accuracy(case: Case, prediction: PredictionLike) -> float | None:
     """Give verdicts that agree with the gold ÷ verdicts; None without a verdict, or without gold evidence.
 
-    Evidence is sufficient when every gold id has been found, and never for a case that is not answerable. `conflict`
-    says that there is evidence, so it agrees with sufficient. A final verdict is measured on the context that was
-    shown, an earlier one on all passages kept so far.
+    Evidence is sufficient when `missing_evidence` finds nothing missing, and never for a case that is not answerable.
+    `conflict` says that there is evidence, so it agrees with sufficient. A final verdict is measured on the context
+    that was shown, an earlier one on all passages kept so far.
     """
     gold = gold_of(case)
     if case.answerable and not gold:
         return None
     agreements = []
-    found: list[str] = []
+    found: list[HitLike] = []
     for place, hop in enumerate(prediction.hops, start=1):
-        found += hop.kept
+        found += [hit for hit in hop.hits if hit.passage.passage_id in set(hop.kept)]
         if hop.verdict is None:
             continue
-        seen = ids_of(prediction.context) if place == len(prediction.hops) else found
-        sufficient = case.answerable and len(gold_found(gold, seen)) == len(gold)
+        seen = prediction.context if place == len(prediction.hops) else found
+        sufficient = case.answerable and not missing_evidence(case, seen)
         agreements.append((hop.verdict != "insufficient") == sufficient)
     return sum(agreements) / len(agreements) if agreements else None
 
@@ -312,9 +314,9 @@ def _hit_ids(hops: Sequence[HopLike]) -> list[str]:
 
 def _conditions(filters: Mapping[str, Any]) -> set[tuple[str, str, str]]:
     return {
-        (key, operator, fold(str(value)))
+        (key, operator.removeprefix("$"), fold(str(value)))
         for key, test in filters.items()
-        for operator, value in (test.items() if isinstance(test, Mapping) else [("$eq", test)])
+        for operator, value in (test.items() if isinstance(test, Mapping) else [("eq", test)])
     }
 
 

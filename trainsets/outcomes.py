@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from trainsets.answers import contains_answer, has_gold_answer, is_right
 from trainsets.cases import Case
+from trainsets.evidence import holds_answer, missing_evidence, needs_all
 from trainsets.prediction import PredictionLike, doc_of, gold_found, ids_of
 from trainsets.ranking import gold_of
 
@@ -51,8 +52,8 @@ def attribute(
     - not answerable: `right` if the program abstained, else `should_have_abstained`.
     - the answer is right: `right`; `unsupported_right` if no cited passage is gold evidence or holds the answer.
     - nothing to find (chit-chat): `should_not_have_abstained`, or `wrong_with_evidence` for an empty answer.
-    - all evidence was shown to the answerer: `should_not_have_abstained` or `wrong_with_evidence`.
-    - some evidence is in no passage of the index: `not_in_index`.
+    - what was shown lacked no evidence (`missing_evidence`): `should_not_have_abstained` or `wrong_with_evidence`.
+    - evidence is not in the index, and no alternative to it is: `not_in_index`.
     - some evidence was a hit and not shown: `dropped_by_judge` if a judged run did not keep it, else `ranked_too_low`.
     - it was never a hit, and a judged run went on to answer, or none was searched: `stopped_early`.
     - it was never a hit, other evidence was, and the loop came to its end: `loop_exhausted`.
@@ -131,14 +132,11 @@ def _accepted(case: Case) -> list[str]:
 
 
 def _missing(case: Case, prediction: PredictionLike) -> list[str]:
-    gold = gold_of(case)
-    if gold:
-        shown = gold_found(gold, ids_of(prediction.context))
-        return [id_ for id_ in gold if id_ not in shown]
-    if not has_gold_answer(case) or not _accepted(case):
+    if gold_of(case):
+        return missing_evidence(case, prediction.context)
+    if not _accepted(case):
         return []
-    holds = any(contains_answer(hit.passage.text, _accepted(case)) for hit in prediction.context)
-    return [] if holds else ["the answer"]
+    return [] if any(holds_answer(case, hit.passage.text) for hit in prediction.context) else ["the answer"]
 
 
 def _why_missing(
@@ -150,7 +148,7 @@ def _why_missing(
 ) -> Outcome:
     gold = gold_of(case)
     absent = [id_ for id_ in missing if gold and indexed_ids is not None and not _is_indexed(id_, indexed_ids)]
-    if absent:
+    if absent and (needs_all(case) or len(absent) == len(missing)):
         return Outcome("not_in_index", detail=absent[0])
     judged = any(hop.verdict for hop in prediction.hops)
     lost = _lost_hit(prediction, missing, judged)
