@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainsets.cases import Case, CaseError, load_cases, sample, to_example
+from trainsets.cases import Case, CaseError, load_cases, load_splits, sample, to_example, to_line, write_cases
 
 # pandas' reader, as `datasets` uses it, leaves its file to the garbage collector.
 unclosed = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -125,7 +125,7 @@ def test_a_hub_id_is_read_through_datasets_and_its_absence_is_one_line(monkeypat
     import datasets
 
     rows = [{"id": "a", "question": "q", "qrels": {"x": 1, "y": None}}, {"id": "b", "question": "q", "qrels": None}]
-    monkeypatch.setattr(datasets, "load_dataset", lambda name, split, **_: rows if name == "org/set" else 1 / 0)
+    monkeypatch.setattr(datasets, "load_dataset", lambda path, split, **_: rows if path == "org/set" else 1 / 0)
     assert [case.qrels for case in load_cases("org/set", "test")] == [{"x": 1}, {}]
     with pytest.raises(CaseError, match="needs a split"):
         load_cases("org/set")
@@ -134,9 +134,7 @@ def test_a_hub_id_is_read_through_datasets_and_its_absence_is_one_line(monkeypat
         raise ConnectionError("Couldn't reach 'org/set' on the Hub\nsecond line")
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
-    with pytest.raises(
-        FileNotFoundError, match="org/set: no file or folder here, and the hub did not give it"
-    ) as caught:
+    with pytest.raises(FileNotFoundError, match="org/set: no file or folder here, and not on the hub") as caught:
         load_cases("org/set", "test")
     assert "\n" not in str(caught.value)
 
@@ -157,6 +155,29 @@ def test_a_bad_csv_cell_is_named_by_row_and_field(tmp_path: Path) -> None:
     path = write(tmp_path / "cases.csv", "id,question,answer\na,q,\nb,q,24 V\n")
     with pytest.raises(CaseError, match=r'cases.csv:2: answer: the text "24 V", expected JSON'):
         load_cases(path)
+
+
+def test_a_broken_table_is_one_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "cases.parquet", "not parquet")
+    with pytest.raises(CaseError) as caught:
+        load_cases(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_every_split_of_a_folder_loads_in_order_and_is_written_back_as_it_was(tmp_path: Path) -> None:
+    lines = {"test": line(id="t"), "extra": line(id="e"), "train": json.dumps(FULL, ensure_ascii=False)}
+    for split, text in lines.items():
+        write(tmp_path / f"{split}.jsonl", text + "\n")
+    splits = load_splits(tmp_path)
+    assert list(splits) == ["train", "test", "extra"]
+    write_cases(tmp_path / "again.jsonl", splits["train"])
+    assert load_cases(tmp_path / "again.jsonl") == splits["train"]
+    assert list(load_splits(tmp_path / "again.jsonl")) == ["again"]
+    assert (tmp_path / "test.jsonl").read_text() == "".join(map(to_line, splits["test"]))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CaseError, match="no case file in it"):
+        load_splits(tmp_path / "empty")
 
 
 def test_parquet_rows_lose_the_nulls_that_the_table_put_there(tmp_path: Path) -> None:

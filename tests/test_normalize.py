@@ -16,6 +16,7 @@ from trainsets.normalize import facts, fold, length_in_words, tokens
         ("ＮＸ－２２０", "nx-220"),
         ("1,250.00 EUR", "€1250"),
         ("12.50 EUR", "EUR 12.5"),
+        ("it cost EUR 8,460, in full", "it cost 8460 EUR in full"),
         ("1 250 units".replace(" ", "\u202f", 1), "1250 units"),
         ("14 March 2025", "2025-03-14"),
         ("March 14th, 2025", "2025年3月14日"),

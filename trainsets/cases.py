@@ -1,10 +1,9 @@
 """Gold cases: what one is, how a file of them is read and checked, and how they become DSPy examples."""
 
 import codecs
-import csv
 import json
+import os
 import random
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails
+
+from trainsets.rows import RowsError, read_csv, read_hub, read_table, without_nulls
 
 if TYPE_CHECKING:
     import dspy
@@ -94,6 +95,39 @@ def load_cases(path_or_hub_id: str | Path, split: str | None = None) -> list[Cas
 def load_sample(split: str) -> list[Case]:
     """Read one split of the sample gold set that comes with the project."""
     return load_cases(SAMPLE_DIR, split)
+
+
+def load_splits(path: Path) -> dict[str, list[Case]]:
+    """Read every split of a folder in the order of `SPLITS`, then by name; a file is one split named by its stem.
+
+    Raises:
+        CaseError: as `load_cases`; or the folder holds no case file.
+        FileNotFoundError: nothing is there.
+    """
+    if not path.is_dir():
+        return {path.stem: load_cases(path)}
+    names = list_splits(path)
+    if not names:
+        raise CaseError(f"{path}: no case file in it, expected for example train.jsonl")
+    return {name: load_cases(path, name) for name in names}
+
+
+def list_splits(folder: Path) -> list[str]:
+    """Name the splits that a folder holds a file for, in the order of `SPLITS`, then by name."""
+    found = {path.stem for path in folder.iterdir() if path.suffix in SUFFIXES}
+    return [*(name for name in SPLITS if name in found), *sorted(found - set(SPLITS))]
+
+
+def write_cases(path: Path, cases: Iterable[Case]) -> None:
+    """Write cases as JSON Lines without their defaults, all or nothing."""
+    part = path.with_name(path.name + ".part")
+    part.write_text("".join(to_line(case) for case in cases), encoding="utf-8")
+    os.replace(part, path)
+
+
+def to_line(case: Case) -> str:
+    """Give the line of a case file that a case came from, or would come from."""
+    return json.dumps(case.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False) + "\n"
 
 
 def iter_results(path: Path) -> Iterator[Result]:
@@ -225,23 +259,11 @@ def _decoded(line: bytes) -> str:
 
 
 def _table_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    options: dict[str, Any] = {}
-    if path.suffix == ".csv":
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            columns = next(csv.reader(file), [])
-        if not columns:
-            return
-        options = {"columns": columns, "keep_default_na": False, "encoding": "utf-8-sig"}
-    yield from enumerate(_stream(path.suffix[1:], data_files=str(path), split="train", **options), start=1)
-
-
-def _stream(name: str, columns: Sequence[str] = (), **options: Any) -> list[dict[str, Any]]:
-    """Read rows through `datasets` in place: no Arrow copy of them, no progress bar, nothing left in a cache."""
-    import datasets
-
-    features = datasets.Features({column: datasets.Value("string") for column in columns}) if columns else None
-    with tempfile.TemporaryDirectory() as cache:
-        return list(datasets.load_dataset(name, streaming=True, features=features, cache_dir=cache, **options))
+    try:
+        rows = read_csv(path) if path.suffix == ".csv" else read_table(path)
+    except RowsError as error:
+        raise CaseError(str(error)) from None
+    yield from enumerate(rows, start=1)
 
 
 def _json_of_csv_row(row: dict[str, str]) -> str:
@@ -259,27 +281,17 @@ def _json_of_csv_row(row: dict[str, str]) -> str:
 
 
 def _json_of_row(row: dict[str, Any]) -> str:
-    return json.dumps(_without_nulls(row), ensure_ascii=False, default=str)
+    return json.dumps(without_nulls(row), ensure_ascii=False, default=str)
 
 
 def _hub_rows(hub_id: str, split: str | None) -> Iterator[Result]:
     if split is None:
         raise CaseError(f"{hub_id}: a set on the hub needs a split, expected for example train or test")
     try:
-        rows = _stream(hub_id, split=split)
-    except OSError as error:
-        reason = str(error).splitlines()[0]
-        raise FileNotFoundError(f"{hub_id}: no file or folder here, and the hub did not give it ({reason})") from None
-    except ValueError as error:
-        raise CaseError(f"{hub_id}: {str(error).splitlines()[0]}") from None
+        rows = read_hub(hub_id, split)
+    except RowsError as error:
+        raise CaseError(str(error)) from None
     yield from _parsed(hub_id, enumerate(rows, start=1), _json_of_row)
-
-
-def _without_nulls(value: Any) -> Any:
-    """Drop the nulls that a table puts where a row lacks a key that another row has."""
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def normalize(text: str) -> str:
     text = re.sub(r"[\u2010-\u2015\u2212]", "-", text)
     text = re.sub(r"[\u2018\u2019\u02bc]", "'", text)
     text = _without_articles(text).casefold()
-    text = re.sub(r"(?<![\d.,])(\d{1,3}(?:,\d{3})+)(?![\d,])", lambda m: m[1].replace(",", ""), text)
+    text = re.sub(r"(?<![\d.])(?<!\d,)(\d{1,3}(?:,\d{3})+)(?!,?\d)", lambda m: m[1].replace(",", ""), text)
     return _plain_units(_plain_dates(_plain_numbers(text)))
 
 
