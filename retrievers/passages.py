@@ -1,0 +1,221 @@
+"""Documents to passages: split by structure, packed to a size in tokens, with overlap."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from retrievers.records import Document, Passage, Scalar
+
+VERSION = "structure-1"
+
+_FENCE = re.compile(r"^\s*(```|~~~)")
+_HEADING = re.compile(r"^(#{1,6})\s+(.+?)\s*#*\s*$")
+_TABLE_ROW = re.compile(r"^\s*\|.*\|\s*$")
+_LIST_ITEM = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)、])\s+")
+# A sentence ends at Chinese full stops, or at a Latin one before a space; its closing quotes belong to it.
+_SENTENCE = re.compile(r".+?(?:[。！？；…]+[”’」』）》\"']*|[.!?]+[\"')\]”’]*(?=\s)|\n|$)\s*", re.DOTALL)
+
+CountTokens = Callable[[str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunker:
+    """How documents are split: the size of a passage and the overlap of neighbours, in the embedder's tokens."""
+
+    size: int = 512
+    overlap: int = 96
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that cannot work.
+
+        Raises:
+            ValueError: The size is below 16, or the overlap is negative or half the size or more.
+        """
+        if self.size < 16:
+            raise ValueError(f"passage size must be at least 16 tokens, got {self.size}")
+        if not 0 <= self.overlap < self.size / 2:
+            raise ValueError(f"overlap must be from 0 to below half the passage size {self.size}, got {self.overlap}")
+
+    @property
+    def fingerprint(self) -> str:
+        """Name what decides the passages."""
+        return f"{VERSION} size={self.size} overlap={self.overlap}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """A piece of text that stays whole: a sentence, a list item, a table, a block of code."""
+
+    start: int
+    end: int
+    headings: tuple[str, ...]
+    lead: str = ""  # what is repeated before it: the header rows of a table that was cut
+
+
+def split_document(document: Document, chunker: Chunker, count_tokens: CountTokens) -> list[Passage]:
+    """Split a document into passages `doc_id#0`, `doc_id#1`, …; a short one stays whole.
+
+    A passage is a slice of the text (a cut table repeats its header before each part). Its metadata are the
+    document's, with `heading` (the path of headings it stands under) and `position` (its offset in the text).
+    """
+    text = document.text.strip()
+    if _fits(text, chunker.size, count_tokens):
+        return [_make_passage(document, 0, text, (), 0)]
+    tokens_per_character = _measure_density(text, count_tokens)
+    limit = max(1, int(chunker.size / tokens_per_character))
+    units = [unit for block in _find_blocks(text) for unit in _cut_block(text, block, limit)]
+    groups = _pack(units, limit, int(chunker.overlap / tokens_per_character))
+    return [
+        _make_passage(document, n, _join(text, group), _common_path(group), group[0].start)
+        for n, group in enumerate(groups)
+    ]
+
+
+def embedding_text(passage: Passage) -> str:
+    """Put title and heading path before the text: what is embedded."""
+    lead = [passage.title, str(passage.metadata.get("heading", ""))]
+    return "\n".join(part for part in (*lead, passage.text) if part)
+
+
+def _fits(text: str, size: int, count_tokens: CountTokens) -> bool:
+    """Tell whether `text` has at most `size` tokens, counting only when its length leaves a doubt."""
+    if len(text) > 12 * size:
+        return False
+    n_ascii = sum(map(str.isascii, text)) if not text.isascii() else len(text)
+    if 0.45 * n_ascii + 1.1 * (len(text) - n_ascii) <= size:
+        return True
+    return count_tokens(text) <= size
+
+
+def _measure_density(text: str, count_tokens: CountTokens) -> float:
+    """Estimate tokens per character from three samples: counting all of a long document would cost as embedding it."""
+    n = 800
+    starts = sorted({0, max(0, len(text) // 2 - n // 2), max(0, len(text) - n)})
+    samples = [text[start : start + n] for start in starts]
+    return max(0.05, sum(map(count_tokens, samples)) / sum(map(len, samples)))
+
+
+def _make_passage(document: Document, n: int, text: str, headings: Sequence[str], position: int) -> Passage:
+    metadata: dict[str, Scalar] = dict(document.metadata)
+    if headings:
+        metadata["heading"] = " > ".join(headings)
+    if position:
+        metadata["position"] = position
+    return Passage(f"{document.doc_id}#{n}", document.doc_id, document.title, text, metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    kind: str  # "text", "list", "table", "code"
+    start: int
+    end: int
+    headings: tuple[str, ...]
+
+
+def _find_blocks(text: str) -> Iterator[_Block]:
+    """Cut the text at blank lines, headings and changes of kind; a fence of code is one block."""
+    path: list[tuple[int, str]] = []
+    kind, start, end = "", 0, 0
+    for line_start, line in _lines(text):
+        if kind == "code":
+            end = line_start + len(line)
+            if _FENCE.match(line):
+                yield _Block("code", start, end, tuple(title for _, title in path))
+                kind = ""
+            continue
+        new = _name_line(line)
+        if kind and (new != kind or new == "heading") and not (kind == "list" and new == "text" and line[:1] in " \t"):
+            yield _Block(kind, start, end, tuple(title for _, title in path))
+            kind = ""
+        if new == "heading" and (match := _HEADING.match(line.rstrip("\n"))):
+            level = len(match[1])
+            path = [(depth, title) for depth, title in path if depth < level] + [(level, match[2])]
+        if new and not kind:
+            kind, start = new, line_start
+        end = line_start + len(line)
+    if kind:
+        yield _Block(kind, start, end, tuple(title for _, title in path))
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    position = 0
+    for line in text.splitlines(keepends=True):
+        yield position, line
+        position += len(line)
+
+
+def _name_line(line: str) -> str:
+    if not line.strip():
+        return ""
+    if _FENCE.match(line):
+        return "code"
+    if _HEADING.match(line):
+        return "heading"
+    if _TABLE_ROW.match(line):
+        return "table"
+    return "list" if _LIST_ITEM.match(line) else "text"
+
+
+def _cut_block(text: str, block: _Block, limit: int) -> Iterator[_Unit]:
+    """Keep a block whole when it fits; else cut prose at sentences, the rest at lines, and what is left by length."""
+    if block.end - block.start <= limit and block.kind != "text":
+        yield _Unit(block.start, block.end, block.headings)
+        return
+    lead, start = "", block.start
+    if block.kind == "table":
+        lead, start = _take_table_header(text, block)
+    body = text[start : block.end]
+    pieces = _SENTENCE.findall(body) if block.kind == "text" else body.splitlines(keepends=True)
+    for piece in pieces:
+        for offset in range(0, len(piece), limit):
+            end = min(start + limit, start + len(piece) - offset)
+            yield _Unit(start, end, block.headings, lead)
+            start = end
+
+
+def _take_table_header(text: str, block: _Block) -> tuple[str, int]:
+    """Split off the first row and the rule under it, where there is one."""
+    rows = text[block.start : block.end].splitlines(keepends=True)
+    n = 2 if len(rows) > 1 and set(rows[1].strip()) <= set("|-: ") else 1
+    lead = "".join(rows[:n])
+    return lead, block.start + len(lead)
+
+
+def _pack(units: Sequence[_Unit], limit: int, overlap: int) -> Iterator[list[_Unit]]:
+    """Fill passages up to `limit` characters; start a new one at a heading once half full."""
+    group: list[_Unit] = []
+    for unit in units:
+        length = sum(_length(member) for member in group)
+        new_section = bool(group) and unit.headings != group[-1].headings and length >= limit // 2
+        if group and (new_section or length + _length(unit) > limit):
+            yield group
+            group = [] if new_section else _take_tail(group, unit, min(overlap, limit - _length(unit)))
+        group.append(unit)
+    if group:
+        yield group
+
+
+def _take_tail(group: Sequence[_Unit], following: _Unit, overlap: int) -> list[_Unit]:
+    """Take the last units of a passage that fit the overlap and stand under the same headings as what follows."""
+    tail: list[_Unit] = []
+    for unit in reversed(group[1:]):
+        if unit.headings != following.headings or sum(map(_length, tail)) + _length(unit) > overlap:
+            break
+        tail.insert(0, unit)
+    return tail
+
+
+def _length(unit: _Unit) -> int:
+    return unit.end - unit.start
+
+
+def _join(text: str, group: Sequence[_Unit]) -> str:
+    return (group[0].lead + text[group[0].start : group[-1].end]).strip()
+
+
+def _common_path(group: Sequence[_Unit]) -> tuple[str, ...]:
+    path = group[0].headings
+    for unit in group[1:]:
+        shared = (i for i, (a, b) in enumerate(zip(path, unit.headings, strict=False)) if a != b)
+        path = path[: next(shared, min(len(path), len(unit.headings)))]
+    return path

@@ -1,0 +1,123 @@
+"""One tokenizer for English and Chinese: words, ids kept whole, Chinese words by jieba."""
+
+import hashlib
+import logging
+import os
+import re
+import tempfile
+import unicodedata
+import warnings
+from collections.abc import Iterable, Iterator
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+VERSION = "bilingual-1"
+
+_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_HAN_RUN = re.compile(f"[{_HAN}]+")
+# A chunk is a run of Han characters, or a run of letters and digits that may be joined by the marks that ids use.
+_CHUNK = re.compile(rf"[{_HAN}]+|(?:(?![{_HAN}])[^\W_])+(?:[-_./:'](?:(?![{_HAN}])[^\W_])+)*")
+_JOINT = re.compile(r"[-_./:']")
+_POSSESSIVE = re.compile(r"'s?$")
+# Letters before the first digit (`e-1024`, `inc-778899`, `fk22`, `v2.3.1`) or digits with a short suffix (`4410-ab`).
+_ID = re.compile(
+    r"(?:[a-z]+[-_./]?\d|\d+[-_/][a-z]{1,3}(?![a-z]))[a-z0-9]*(?:[-_./](?:[a-z]{0,3}\d[a-z0-9]*|[a-z]{1,3}))*"
+)
+
+
+class Tokenizer:
+    """Text to the tokens that BM25 counts; documents and queries go through the same one.
+
+    NFKC and case folding first, so full-width and half-width forms meet. A run with a digit and a joint is an id or a
+    number and stays whole (`e-1024`, `v2.3.1`, `2024-01-15`); its parts of three letters or more are tokens too, so
+    `covid-19` is found by `covid`. Joined words without digits are split.
+    """
+
+    def __init__(self, words: Iterable[str] = ()) -> None:
+        """Take `words`, the custom dictionary: terms that jieba must not cut."""
+        self.words = tuple(sorted({_fold(word).strip() for word in words} - {""}))
+
+    @property
+    def fingerprint(self) -> str:
+        """Name what decides the tokens: the rules' version and the custom dictionary."""
+        if not self.words:
+            return VERSION
+        return f"{VERSION}+{hashlib.sha256(chr(10).join(self.words).encode()).hexdigest()[:12]}"
+
+    def __call__(self, text: str) -> list[str]:
+        """Cut `text` into tokens, in order, repeats kept."""
+        tokens: list[str] = []
+        for match in _CHUNK.finditer(_fold(text)):
+            chunk = match.group()
+            if _HAN_RUN.match(chunk):
+                tokens.extend(self._cut(chunk))
+            else:
+                tokens.extend(_cut_word(chunk))
+        return tokens
+
+    def _cut(self, run: str) -> Iterator[str]:
+        if len(run) == 1:
+            return iter((run,))
+        return iter(self._jieba.lcut_for_search(run))
+
+    @cached_property
+    def _jieba(self) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # jieba's invalid escapes and its use of pkg_resources
+            import jieba
+
+        jieba.setLogLevel(logging.CRITICAL)
+        segmenter = jieba.Tokenizer()
+        segmenter.tmp_dir = str(_cache_folder())
+        segmenter.initialize()
+        for word in self.words:
+            segmenter.add_word(word)
+        return segmenter
+
+
+@lru_cache(maxsize=8)
+def load_tokenizer(words: tuple[str, ...] = ()) -> Tokenizer:
+    """Share one tokenizer per custom dictionary: jieba's own takes most of a second to load."""
+    return Tokenizer(words)
+
+
+def tokenize(text: str) -> list[str]:
+    """Cut `text` into tokens with the default dictionary."""
+    return load_tokenizer()(text)
+
+
+def find_ids(text: str) -> list[str]:
+    """List the ids in `text` (`e-1024`, `inc-778899`, `fk22`) as tokens, in order, without repeats."""
+    chunks = (_POSSESSIVE.sub("", match.group()) for match in _CHUNK.finditer(_fold(text)))
+    return list(dict.fromkeys(chunk for chunk in chunks if _ID.fullmatch(chunk)))
+
+
+def _fold(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
+
+
+def _cut_word(chunk: str) -> Iterator[str]:
+    chunk = _POSSESSIVE.sub("", chunk)
+    parts = _JOINT.split(chunk)
+    if len(parts) == 1:
+        yield chunk
+    elif any(character.isdigit() for character in chunk) and "'" not in chunk:
+        yield chunk
+        yield from (part for part in parts if len(part) > 2 and part.isalpha())
+    else:
+        yield from parts
+
+
+def _cache_folder() -> Path:
+    """Keep jieba's parsed dictionary in a folder of the user's own: it is read back with `marshal`.
+
+    jieba writes a temporary file beside it and renames it, so two processes may load at once.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = base / "compiled-rag" / "jieba"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="jieba-"))
+    return folder
