@@ -4,10 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from retrievers.build import BuildReport, IndexBusy, Progress, build_index
+    from retrievers.build import BuildReport, Progress, build_index
     from retrievers.documents import CorpusError, Skip, read_documents
     from retrievers.embedders import Embedder, EmbedderError, load_embedder
     from retrievers.index import Index, IndexRetriever, open_index
+    from retrievers.locks import IndexBusy
     from retrievers.manifest import IndexMismatch, IndexNotFound, Manifest
     from retrievers.passages import Chunker
     from retrievers.records import Document, Hit, Passage, Retriever
@@ -39,10 +40,11 @@ __all__ = [
 ]
 
 _MODULES = {
-    "build": ("BuildReport", "IndexBusy", "Progress", "build_index"),
+    "build": ("BuildReport", "Progress", "build_index"),
     "documents": ("CorpusError", "Skip", "read_documents"),
     "embedders": ("Embedder", "EmbedderError", "load_embedder"),
     "index": ("Index", "IndexRetriever", "open_index"),
+    "locks": ("IndexBusy",),
     "manifest": ("IndexMismatch", "IndexNotFound", "Manifest"),
     "passages": ("Chunker",),
     "records": ("Document", "Hit", "Passage", "Retriever"),

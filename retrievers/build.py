@@ -1,20 +1,18 @@
 """A corpus to an index: read, split, embed, write beside the old one, switch."""
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
-
-from filelock import FileLock, Timeout
 
 from retrievers.dense import DenseIndex
 from retrievers.documents import CorpusError, Reading, Skip, hash_document, read_documents
 from retrievers.embedders import MULTILINGUAL, Embedder, count_tokens, load_embedder, read_max_tokens
 from retrievers.lexical import LexicalWriter
+from retrievers.locks import LOCK, IndexBusy, hold_lock, is_leased, make_leasable
 from retrievers.manifest import (
     IndexNotFound,
     Manifest,
@@ -35,10 +33,6 @@ T = TypeVar("T")
 
 # Called with what is happening, how many are done, of how many (None: not known yet).
 Progress = Callable[[str, int, int | None], None]
-
-
-class IndexBusy(RuntimeError):  # noqa: N818
-    """Another process is writing the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +79,7 @@ def build_index(
     model = load_embedder(embedder) if isinstance(embedder, str) else embedder
     plan = _Plan(Path(corpus), documents, model, _fit(chunker or Chunker(), model), load_tokenizer(tuple(words)))
     _check_target(path)
-    with _hold_lock(path):
+    with hold_lock(path):
         current = _find_current(path)
         if current is not None and plan.is_built_by(current):
             return BuildReport(path, current, True, 0, tuple(reading.skipped), time.monotonic() - started)
@@ -103,6 +97,9 @@ class _Plan:
     embedder: Embedder
     chunker: Chunker
     tokenizer: Tokenizer
+
+    def split(self, document: Document) -> list[Passage]:
+        return split_document(document, self.chunker, lambda text: count_tokens(self.embedder, text))
 
     def is_built_by(self, manifest: Manifest) -> bool:
         """Tell whether building anew would give the index that this manifest describes."""
@@ -139,33 +136,10 @@ def _fit(chunker: Chunker, embedder: Embedder) -> Chunker:
 
 
 def _check_target(path: Path) -> None:
-    if path.is_dir() and any(path.iterdir()) and not (path / "LOCK").exists():
+    if path.is_dir() and any(path.iterdir()) and not (path / LOCK).exists():
         raise FileExistsError(f"{path}: the folder holds something else than an index; name an empty or new one")
     if path.exists() and not path.is_dir():
         raise FileExistsError(f"{path}: is a file; name a folder for the index")
-
-
-@contextmanager
-def _hold_lock(path: Path) -> Iterator[None]:
-    """Be the only writer.
-
-    Raises:
-        IndexBusy: Another process is; it is named.
-    """
-    path.mkdir(parents=True, exist_ok=True)
-    holder = path / "LOCK.holder"
-    lock = FileLock(path / "LOCK", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        name = holder.read_text(encoding="utf-8").strip() if holder.exists() else "another process"
-        raise IndexBusy(f"{path}: {name} is writing this index; wait for it or stop it") from None
-    try:
-        holder.write_text(f"process {os.getpid()} (since {time.strftime('%Y-%m-%d %H:%M:%S')})\n", encoding="utf-8")
-        yield
-    finally:
-        holder.unlink(missing_ok=True)
-        lock.release()
 
 
 def _find_current(path: Path) -> Manifest | None:
@@ -179,12 +153,13 @@ def _new_generation(path: Path) -> Path:
     numbers = [int(folder.name.removeprefix("g")) for folder in path.glob("g[0-9]*")]
     generation = path / f"g{max(numbers, default=0) + 1:06d}"
     generation.mkdir()
+    make_leasable(generation)
     return generation
 
 
 def _drop_old_generations(path: Path, current: Path) -> None:
     for folder in path.glob("g[0-9]*"):
-        if folder != current:
+        if folder != current and not is_leased(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -208,41 +183,33 @@ def _write_generation(generation: Path, plan: _Plan, progress: Progress) -> Mani
 
 
 def _write_store(generation: Path, plan: _Plan, progress: Progress) -> list[Passage]:
-    store = Store(generation / "store.sqlite", writable=True)
     passages: list[Passage] = []
-    for batch in batched(plan.documents, BATCH_SIZE):
-        entries = [
-            (
-                document,
-                content_hash,
-                split_document(document, plan.chunker, lambda text: count_tokens(plan.embedder, text)),
-            )
-            for document, content_hash in batch
-        ]
-        store.add(entries)
-        passages.extend(passage for _, _, split in entries for passage in split)
-    store.close()
+    with closing(Store(generation / "store.sqlite", writable=True)) as store:
+        for batch in batched(plan.documents, BATCH_SIZE):
+            entries = [(document, content_hash, plan.split(document)) for document, content_hash in batch]
+            store.add(entries)
+            passages.extend(passage for _, _, split in entries for passage in split)
     progress("splitting into passages", len(passages), len(passages))
     return passages
 
 
 def _write_sides(generation: Path, plan: _Plan, passages: Sequence[Passage], progress: Progress) -> int:
-    dense, vectors = DenseIndex(generation / "chroma"), VectorWriter(generation / "vectors.f32")
-    lexical = LexicalWriter(generation / "lexical")
     dimension = 0
     progress("embedding passages", 0, len(passages))
-    for start, batch in enumerate(batched(passages, BATCH_SIZE)):
-        texts = [embedding_text(passage) for passage in batch]
-        rows = plan.embedder.embed_documents(texts)
-        dimension = rows.shape[1]
-        vectors.append(rows)
-        dense.upsert([passage.passage_id for passage in batch], rows, [passage.metadata for passage in batch])
-        for text in texts:
-            lexical.append(plan.tokenizer(text))
-        progress("embedding passages", start * BATCH_SIZE + len(batch), len(passages))
-    vectors.close()
-    lexical.close()
-    dense.close()
+    with (
+        closing(DenseIndex(generation / "chroma")) as dense,
+        closing(VectorWriter(generation / "vectors.f32")) as vectors,
+        closing(LexicalWriter(generation / "lexical")) as lexical,
+    ):
+        for start, batch in enumerate(batched(passages, BATCH_SIZE)):
+            texts = [embedding_text(passage) for passage in batch]
+            rows = plan.embedder.embed_documents(texts)
+            dimension = rows.shape[1]
+            vectors.append(rows)
+            dense.upsert([passage.passage_id for passage in batch], rows, [passage.metadata for passage in batch])
+            for text in texts:
+                lexical.append(plan.tokenizer(text))
+            progress("embedding passages", start * BATCH_SIZE + len(batch), len(passages))
     return dimension
 
 

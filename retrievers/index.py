@@ -1,6 +1,7 @@
 """An index, open for searching: two sides, fused."""
 
 import threading
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -14,7 +15,8 @@ from retrievers.dense import DenseIndex
 from retrievers.embedders import Embedder, Vectors, load_embedder
 from retrievers.fusion import combine_scores
 from retrievers.lexical import LexicalIndex, Scores, top_rows
-from retrievers.manifest import IndexMismatch, Manifest, find_generation, read_manifest
+from retrievers.locks import Lease
+from retrievers.manifest import IndexMismatch, IndexNotFound, Manifest, find_generation, read_manifest
 from retrievers.records import Hit, Passage
 from retrievers.store import Store
 from retrievers.tokenizer import load_tokenizer
@@ -32,11 +34,26 @@ def open_index(path: Path | str, embedder: Embedder | None = None) -> "Index":
         IndexNotFound: There is no index at the path.
         IndexMismatch: `embedder` is not the one that the index was built with.
     """
-    generation = find_generation(Path(path))
-    manifest = read_manifest(generation)
-    if embedder is not None:
-        _check_embedder(embedder, manifest, Path(path))
-    return Index(generation, manifest, embedder)
+    generation, lease = _lease_generation(Path(path))
+    try:
+        manifest = read_manifest(generation)
+        if embedder is not None:
+            _check_embedder(embedder, manifest, Path(path))
+    except ValueError:
+        lease.release()
+        raise
+    return Index(generation, manifest, lease, embedder)
+
+
+def _lease_generation(path: Path) -> tuple[Path, Lease]:
+    """Take a lease of the current generation, again if a writer replaces it in between."""
+    while True:
+        generation = find_generation(path)
+        try:
+            return generation, Lease(generation)
+        except FileNotFoundError:
+            if find_generation(path) == generation:
+                raise IndexNotFound(f"{path}: the index is damaged; build it again") from None
 
 
 def _check_embedder(embedder: Embedder, manifest: Manifest, path: Path) -> None:
@@ -50,14 +67,20 @@ def _check_embedder(embedder: Embedder, manifest: Manifest, path: Path) -> None:
 class Index:
     """One generation of an index. Safe to share between threads; `__deepcopy__` returns self."""
 
-    def __init__(self, generation: Path, manifest: Manifest, embedder: Embedder | None = None) -> None:
-        """Take a finished generation; `open_index` finds it."""
+    def __init__(self, generation: Path, manifest: Manifest, lease: Lease, embedder: Embedder | None = None) -> None:
+        """Take a finished generation and the lease that keeps it; `open_index` finds them."""
+        weakref.finalize(self, lease.release)
         self.manifest = manifest
         self._generation = generation
         self._embedder = embedder
         self._store = Store(generation / "store.sqlite")
         self._lock = threading.RLock()
         self._embed_query = lru_cache(maxsize=1024)(self._embed_query_anew)
+
+    @property
+    def path(self) -> Path:
+        """The index folder."""
+        return self._generation.parent
 
     def search(
         self, query: str, k: int = 10, mode: Mode = "hybrid", filters: Mapping[str, Any] | None = None
@@ -142,7 +165,7 @@ class Index:
         with self._lock:
             if self._embedder is None:
                 embedder = load_embedder(self.manifest.embedder)
-                _check_embedder(embedder, self.manifest, self._generation.parent)
+                _check_embedder(embedder, self.manifest, self.path)
                 self._embedder = embedder
             return self._embedder
 

@@ -1,0 +1,88 @@
+"""Who writes an index and who reads it: file locks that the system drops when a process dies."""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Self
+
+LOCK = "LOCK"
+_LEASE = "LEASE"
+
+
+class IndexBusy(RuntimeError):  # noqa: N818
+    """Another process is writing the index."""
+
+
+@contextmanager
+def hold_lock(path: Path) -> Iterator[None]:
+    """Be the only writer of the index at `path`, whose folder is made when missing.
+
+    Raises:
+        IndexBusy: Another process is; the message names it.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    with (path / LOCK).open("a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().decode().strip() or "another process"
+            raise IndexBusy(f"{path}: {holder} is writing this index; wait for it or stop it") from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} (since {time.strftime('%Y-%m-%d %H:%M:%S')})\n".encode())
+        file.flush()
+        yield
+
+
+class Lease:
+    """Keeps a generation of an index on disk while somebody reads it."""
+
+    def __init__(self, generation: Path) -> None:
+        """Take the lease.
+
+        Raises:
+            FileNotFoundError: The generation is gone: a newer one has replaced it.
+        """
+        self._file: BinaryIO = (generation / _LEASE).open("rb")
+        fcntl.flock(self._file, fcntl.LOCK_SH)
+        if os.fstat(self._file.fileno()).st_nlink == 0:
+            self.release()
+            raise FileNotFoundError(f"{generation}: was removed while it was being opened")
+
+    def release(self) -> None:
+        """Give the lease back."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        """Hold the lease for a block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the lease back."""
+        self.release()
+
+
+def make_leasable(generation: Path) -> None:
+    """Write the file that leases lock."""
+    (generation / _LEASE).touch()
+
+
+def is_leased(generation: Path) -> bool:
+    """Tell whether a process reads this generation; the lease file is removed when none does.
+
+    The file goes while the exclusive lock is held, so a reader either has its lease first or finds the file gone.
+    """
+    try:
+        file = (generation / _LEASE).open("rb")
+    except FileNotFoundError:
+        return False
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        (generation / _LEASE).unlink()
+        return False

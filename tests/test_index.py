@@ -1,0 +1,123 @@
+import copy
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from fake_embedder import HashEmbedder
+
+from retrievers import IndexMismatch, IndexNotFound, build_index, open_index
+from retrievers.index import Index
+
+RECORDS = [
+    {
+        "id": "e1024",
+        "title": "E-1024",
+        "text": "Supply voltage too low on the backplane.",
+        "metadata": {"product": "NX"},
+    },
+    {
+        "id": "e1025",
+        "title": "E-1025",
+        "text": "Module layout differs from the project.",
+        "metadata": {"product": "NX"},
+    },
+    {"id": "维护", "title": "维护手册", "text": "请先断电，然后打开控制器的盖子。", "metadata": {"year": 2024}},
+    {"id": "long", "title": "Long", "text": "\n\n".join(f"Paragraph {n} about gears and belts." for n in range(300))},
+]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    folder = tmp_path_factory.mktemp("index")
+    corpus = folder / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps(record) + "\n" for record in RECORDS), encoding="utf-8")
+    build_index(corpus, folder / "i", HashEmbedder())
+    return open_index(folder / "i", HashEmbedder())
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense", "lexical"])
+def test_every_mode_finds_an_id_and_a_chinese_text(index: Index, mode) -> None:
+    assert index.search("voltage E-1024", mode=mode)[0].passage.doc_id == "e1024"
+    assert index.search("控制器的盖子", mode=mode)[0].passage.doc_id == "维护"
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "dense", "lexical"])
+def test_ranks_count_from_one_and_scores_fall(index: Index, mode) -> None:
+    hits = index.search("gears and belts", k=7, mode=mode)
+    assert [hit.rank for hit in hits] == list(range(1, len(hits) + 1))
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    assert len({hit.passage.passage_id for hit in hits}) == len(hits) > 1
+
+
+def test_no_match_is_an_empty_list(index: Index) -> None:
+    assert index.search("zzz qqq", mode="lexical") == []
+    assert index.search("   ") == []
+
+
+def test_k_above_the_number_of_passages_returns_what_there_is(index: Index) -> None:
+    assert len(index.search("gears", k=10_000, mode="dense")) == index.manifest.n_passages
+
+
+@pytest.mark.parametrize(("k", "mode"), [(0, "hybrid"), (-1, "dense"), (5, "fuzzy")])
+def test_wrong_arguments_raise(index: Index, k: int, mode) -> None:
+    with pytest.raises(ValueError, match=r"k must be|unknown mode"):
+        index.search("x", k=k, mode=mode)
+
+
+def test_passages_are_read_by_id_and_by_document(index: Index) -> None:
+    passages = index.passages_of("long")
+    assert [passage.passage_id for passage in passages] == [f"long#{n}" for n in range(len(passages))]
+    assert len(passages) > 1
+    assert index.passage("long#1") == passages[1]
+    assert index.passage("e1024#0").metadata == {"product": "NX"}
+    assert index.passages_of("none") == []
+    for missing in ("none#0", "long#999", "long", "#", "long#-1"):
+        with pytest.raises(KeyError):
+            index.passage(missing)
+
+
+def test_hits_are_the_same_passages_that_ids_read(index: Index) -> None:
+    for hit in index.search("Paragraph 12 gears E-1024 控制器", k=5):
+        assert index.passage(hit.passage.passage_id) == hit.passage
+
+
+def test_deepcopy_shares_the_index_and_its_retriever(index: Index) -> None:
+    retriever = index.retriever("lexical")
+    assert copy.deepcopy(index) is index
+    assert copy.deepcopy({"r": retriever})["r"] is retriever
+    assert retriever.search("E-1024", k=3) == index.search("E-1024", k=3, mode="lexical")
+
+
+def test_threads_get_the_answers_that_one_thread_gets(index: Index) -> None:
+    queries = [f"Paragraph {n} gears" for n in range(12)]
+    expected = {query: index.search(query, k=3) for query in queries}
+    fresh = open_index(index.path, HashEmbedder())
+    found: dict[str, object] = {}
+    threads = [threading.Thread(target=lambda q=q: found.update({q: fresh.search(q, k=3)})) for q in queries]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == expected
+
+
+def test_another_embedder_is_refused(index: Index) -> None:
+    with pytest.raises(IndexMismatch, match="built with embedder 'hash'"):
+        open_index(index.path, HashEmbedder("other"))
+
+
+def test_a_missing_index_names_the_command_that_builds_one(tmp_path: Path) -> None:
+    with pytest.raises(IndexNotFound, match="python -m retrievers build"):
+        open_index(tmp_path / "none")
+    with pytest.raises(FileNotFoundError):
+        open_index(tmp_path)
+
+
+def test_the_manifest_says_what_is_inside(index: Index) -> None:
+    manifest = index.manifest
+    assert (manifest.embedder, manifest.embedder_fingerprint, manifest.dimension) == ("hash", "hash-hash-64", 64)
+    assert manifest.n_documents == len(RECORDS)
+    assert manifest.n_passages == sum(len(index.passages_of(str(record["id"]))) for record in RECORDS)
+    with pytest.raises(AttributeError):
+        manifest.n_documents = 1  # type: ignore[misc]

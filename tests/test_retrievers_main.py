@@ -1,0 +1,102 @@
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from retrievers.__main__ import main
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "retrievers", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli")
+    records = [
+        {"id": "a b", "title": "E-1024", "text": "Supply voltage too low."},
+        {"id": "c/d", "title": "维护", "text": "请先断电，然后打开盖子。"},
+    ]
+    corpus = folder / "c.jsonl"
+    corpus.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    done = run("build", corpus, "--index", folder / "i", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["passages"] == 2
+    return folder / "i"
+
+
+def test_help_needs_no_index_and_is_quick() -> None:
+    for arguments in ([], ["build"], ["search"]):
+        started = time.monotonic()
+        done = run(*arguments, "--help")
+        assert done.returncode == 0
+        assert time.monotonic() - started < 2  # measured at 0.05 s; the machine of a test may be busy
+    assert "chromadb" not in imported_by_help()
+
+
+def imported_by_help() -> str:
+    code = "import sys; from retrievers.__main__ import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code + "print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def test_search_prints_hits_on_stdout_and_nothing_on_stderr(index: Path) -> None:
+    done = run("search", "怎么打开盖子", "--index", index, "-k", "1")
+    assert done.returncode == 0
+    assert "c/d#0" in done.stdout
+    assert done.stderr == ""
+
+
+def test_json_lines_hold_the_whole_passage(index: Path) -> None:
+    done = run("search", "E-1024", "--index", index, "--json", "--mode", "lexical")
+    [hit] = map(json.loads, done.stdout.splitlines())
+    assert (hit["rank"], hit["passage_id"], hit["text"]) == (1, "a b#0", "Supply voltage too low.")
+
+
+def test_no_hit_is_exit_code_one(index: Path) -> None:
+    done = run("search", "zzzz", "--index", index, "--mode", "lexical")
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_a_case_file_becomes_a_trec_run_of_documents(index: Path, tmp_path: Path) -> None:
+    cases = tmp_path / "cases.jsonl"
+    cases.write_text(
+        '{"id": "q 1", "question": "voltage", "gold_ids": ["a b"]}\n{"id": "q2", "question": "盖子"}\n',
+        encoding="utf-8",
+    )
+    done = run("search", "--cases", cases, "--run", tmp_path / "out.trec", "--index", index)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in (tmp_path / "out.trec").read_text(encoding="utf-8").splitlines()]
+    assert all(len(line) == 6 and line[1] == "Q0" and line[5] == "hybrid" for line in lines)
+    assert [(line[0], line[2], line[3]) for line in lines if line[3] == "1"] == [
+        ("q%201", "a%20b", "1"),
+        ("q2", "c/d", "1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["build", "/none", "--index", "{tmp}/i"], "/none: no such file or folder"),
+        (["build", "{tmp}", "--index", "{tmp}/i"], "no documents found"),
+        (["build", "{tmp}", "--index", "{tmp}/i", "--passage-tokens", "3"], "at least 16"),
+        (["search", "x", "--index", "{tmp}/none"], "no index here"),
+        (["search", "--index", "{tmp}/none"], "either a QUERY or --cases"),
+        (["search", "--cases", "f", "--index", "{tmp}"], "go together"),
+    ],
+)
+def test_known_errors_are_one_line_and_exit_code_two(
+    capsys, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    assert main([argument.format(tmp=tmp_path) for argument in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    [line] = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert message in line
+    assert list(tmp_path.iterdir()) == []
