@@ -193,6 +193,6 @@ def check(roles: Roles) -> None:
     """
     for lm in {id(one): one for one in (roles.decision, roles.answer)}.values():
         try:
-            lm("Say OK.", max_tokens=4, cache=False, num_retries=0)
+            lm.copy(num_retries=0)("Say OK.", max_tokens=4, cache=False)
         except LMError as error:
             raise LMError(f"no answer from {lm.label}: {error}; check --lm, --api-base and the key") from error

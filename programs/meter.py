@@ -22,6 +22,7 @@ class Usage:
     seconds: float = 0.0
 
     def __add__(self, other: "Usage") -> "Usage":
+        """Add two spendings field by field."""
         mine, theirs = asdict(self), asdict(other)
         return Usage(**{name: mine[name] + theirs[name] for name in mine})
 

@@ -1,0 +1,91 @@
+"""Evaluate programs on gold cases: one row a program, one record a case."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from programs.cli import (
+    RUNS_DIR,
+    add_case_flags,
+    add_index_flag,
+    add_lm_flags,
+    add_tracking_flags,
+    note,
+    positive,
+    progress,
+    roles_from,
+    run_guarded,
+    show_table,
+)
+
+if TYPE_CHECKING:
+    from trainsets.evaluation import Summary
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="evaluate.py", description=__doc__)
+    parser.add_argument("programs", nargs="+", metavar="PROGRAM", help="naive, hybrid, agentic, or an export folder")
+    add_index_flag(parser)
+    add_case_flags(parser)
+    parser.add_argument("--split", help="train, dev or test of a folder or hub set (dev for the sample set)")
+    parser.add_argument("--limit", type=positive, metavar="N", help="a stratified sample of N cases")
+    parser.add_argument("--threads", type=positive, default=1, help="cases at the same time (1)")
+    parser.add_argument("--out", type=Path, default=RUNS_DIR / "evaluation", metavar="DIR", help="where records go")
+    parser.add_argument("--json", action="store_true", help="print the summaries as JSON")
+    add_lm_flags(parser)
+    add_tracking_flags(parser)
+    return parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate each program in turn, write its records, print the table."""
+    from programs.lms import bind, check
+    from programs.load import load_program, open_tools
+    from programs.record import to_json
+    from programs.tracking import track
+    from trainsets.cases import load_cases, load_sample, sample
+    from trainsets.evaluation import COLUMNS, evaluate_program, summarise, table_row
+
+    cases = load_cases(args.cases, args.split) if args.cases else load_sample(args.split or "dev")
+    cases = sample(cases, args.limit, args.seed) if args.limit else cases
+    tools = open_tools(args.index)
+    programs = {spec: load_program(spec, tools) for spec in args.programs}
+    roles = roles_from(args)
+    summaries: dict[str, Summary] = {}
+    with bind(roles):
+        check(roles)
+        for spec, program in programs.items():
+            records = args.out / f"{Path(spec).name}.jsonl"
+            name = f"evaluate {Path(spec).name} · {roles.label} · {len(cases)} cases"
+            with track(args.tracking_uri, args.experiment, name) as tracked, progress(spec, len(cases)) as step:
+                results = evaluate_program(
+                    program, cases, records=records, describe=to_json, step=step, n_threads=args.threads
+                )
+                summaries[spec] = summarise(results)
+                tracked.log_params(
+                    {"program": spec, "lm": roles.label, "n_cases": len(cases)} | tools.facts.model_dump()
+                )
+                tracked.log_summary("eval", summaries[spec])
+                tracked.log_files(records)
+    note(f"records: {args.out}/")
+    if args.json:
+        sys.stdout.write(json.dumps({spec: asdict(one) for spec, one in summaries.items()}, indent=2) + "\n")
+    else:
+        rows = [table_row(spec, summary) for spec, summary in summaries.items()]
+        show_table(f"{len(cases)} cases · {roles.label}", COLUMNS, rows)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    args = parse(argv)
+    return run_guarded(lambda: run(args))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""Ask a program: `python -m programs ask "…" --program EXPORT --index DIR`."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from programs.cli import add_index_flag, add_lm_flags, note, roles_from, run_guarded
+
+if TYPE_CHECKING:
+    import dspy
+
+    from programs.record import Hop
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m programs", description="Use a program.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    ask = commands.add_parser("ask", help="answer one question", description="Answer one question with citations.")
+    ask.add_argument("question")
+    ask.add_argument("--program", default="agentic", metavar="PROGRAM", help="export folder, or naive, hybrid, agentic")
+    ask.add_argument("--show-hops", action="store_true", help="show what was searched, found and judged")
+    ask.add_argument("--json", action="store_true", help="print the whole record as JSON")
+    add_index_flag(ask)
+    add_lm_flags(ask)
+    return parser.parse_args(argv)
+
+
+def run_ask(args: argparse.Namespace) -> int:
+    """Answer one question; exit code 1 means that the program abstained."""
+    from programs.lms import bind, check
+    from programs.load import load_program, open_tools
+    from programs.record import to_json
+
+    if not args.question.strip():
+        raise SystemExit("error: the question is empty")
+    tools = open_tools(args.index)
+    program = load_program(args.program, tools)
+    roles = roles_from(args)
+    with bind(roles):
+        check(roles)
+        prediction = program(question=args.question)
+    if args.json:
+        sys.stdout.write(json.dumps(to_json(prediction), ensure_ascii=False, indent=2) + "\n")
+        return int(prediction.abstained)
+    if args.show_hops:
+        sys.stdout.write("".join(f"{line}\n" for hop in prediction.hops for line in describe_hop(hop)) + "\n")
+    sys.stdout.write("".join(f"{line}\n" for line in describe_answer(prediction)))
+    usage = prediction.usage
+    note(
+        f"{usage.lm_calls} LM calls · {usage.prompt_tokens + usage.completion_tokens} tokens · {usage.seconds:.1f} s · "
+        f"stopped: {prediction.stop_reason}"
+    )
+    return int(prediction.abstained)
+
+
+def describe_answer(prediction: "dspy.Prediction") -> list[str]:
+    """Return the answer and its sources, one a line."""
+    titles = {hit.passage.passage_id: hit.passage.title for hit in prediction.context}
+    lines = [prediction.answer]
+    lines += [f"  [{number}] {one}  {titles[one]}" for number, one in enumerate(prediction.citations, 1)]
+    return lines + ([f"  ({prediction.error})"] if prediction.error else [])
+
+
+def describe_hop(hop: "Hop") -> list[str]:
+    """Return one search as a reader would tell it: what was asked, what came, what was made of it."""
+    filters: Any = f" where {dict(hop.filters)}" if hop.filters else ""
+    lines = [f"{hop.tool} search by {hop.decided_by}: {hop.query}{filters}  ({hop.seconds:.2f} s)"]
+    lines += [
+        f"  {hit.rank:>2}. {hit.score:.3f} {hit.passage.passage_id}  {hit.passage.title}"
+        + ("" if hit.passage.passage_id in hop.kept else "  (seen before)")
+        for hit in hop.hits
+    ]
+    if hop.verdict:
+        lines.append(
+            f"  judged {hop.verdict} by {hop.judged_by}" + (f", missing: {hop.missing}" if hop.missing else "")
+        )
+    return lines
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    args = parse(argv)
+    return run_guarded(lambda: run_ask(args))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""What the command lines share: LM and index flags, progress on stderr, one line for a known error."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from programs.lms import Roles
+
+RUNS_DIR = Path("runs")
+INDEX_DIR = RUNS_DIR / "index"
+EXPORT_DIR = RUNS_DIR / "export"
+TRACKING_URI = f"sqlite:///{RUNS_DIR}/mlflow.db"
+
+_OURS = ("programs", "retrievers", "trainsets", "signatures")
+
+
+def add_lm_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that choose the LMs."""
+    group = parser.add_argument_group("language models")
+    group.add_argument(
+        "--lm", default="local", metavar="LM", help="local (default), local:NAME, local:PATH.gguf or PROVIDER/MODEL"
+    )
+    group.add_argument("--answer-lm", metavar="LM", help="another LM for the answer")
+    group.add_argument("--decision-lm", metavar="LM", help="another LM for plan, judge and rewrite")
+    group.add_argument("--api-base", metavar="URL", help="address of an OpenAI-compatible server; key in LM_API_KEY")
+
+
+def add_index_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that says where the index is."""
+    parser.add_argument("--index", type=Path, default=INDEX_DIR, metavar="DIR", help=f"index folder ({INDEX_DIR})")
+
+
+def add_case_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that choose gold cases and how they are sampled."""
+    parser.add_argument("--cases", metavar="PATH", help="case file, folder of splits, or hub id (the sample set)")
+    parser.add_argument("--seed", type=int, default=0, help="picks samples and starts optimizers (0)")
+
+
+def add_tracking_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say where MLflow keeps its runs."""
+    parser.add_argument("--tracking-uri", default=TRACKING_URI, metavar="URI", help=f"MLflow store ({TRACKING_URI})")
+    parser.add_argument("--experiment", default="compiled-rag", metavar="NAME", help="MLflow experiment (compiled-rag)")
+
+
+def positive(text: str) -> int:
+    """Read a whole number above zero, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is below 1")
+    return value
+
+
+def roles_from(args: argparse.Namespace, max_calls: int | None = None) -> "Roles":
+    """Build the LMs that the flags ask for."""
+    from programs.lms import make_roles
+
+    return make_roles(
+        args.lm, answer_lm=args.answer_lm, decision_lm=args.decision_lm, api_base=args.api_base, max_calls=max_calls
+    )
+
+
+def run_guarded(run: Callable[[], int]) -> int:
+    """Run a command; a known error becomes one line on stderr.
+
+    Returns:
+        What `run` returns; 2 after a known error, 130 after Ctrl-C. An unknown error is a defect and goes up.
+    """
+    try:
+        return run()
+    except KeyboardInterrupt:
+        sys.stderr.write("\ninterrupted; what is finished is kept, repeat the command to go on\n")
+        return 130
+    except Exception as error:
+        if not _is_known(error):
+            raise
+        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        return 2
+
+
+def _is_known(error: Exception) -> bool:
+    if isinstance(error, OSError) or type(error).__module__.split(".")[0] in _OURS:
+        return True
+    exceptions = sys.modules.get("dspy.utils.exceptions")
+    return exceptions is not None and isinstance(error, exceptions.LMError)
+
+
+def note(text: str) -> None:
+    """Write a line of progress to stderr."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+@contextmanager
+def progress(title: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Show a bar with count, time left and a remark; the value is called once a step with the remark."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _plain_progress(title, total)
+        return
+    columns = (
+        "{task.description}",
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        "left",
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, TextColumn("{task.fields[remark]}"), console=console) as bar:
+        task = bar.add_task(title, total=total, remark="")
+        yield lambda remark: bar.update(task, advance=1, remark=remark)
+
+
+def _plain_progress(title: str, total: int) -> Callable[[str], None]:
+    import time
+
+    began, done = time.monotonic(), 0
+
+    def step(remark: str) -> None:
+        nonlocal done
+        done += 1
+        left = (time.monotonic() - began) / done * (total - done)
+        note(f"{title} {done}/{total} · {left // 60:.0f}:{left % 60:02.0f} left · {remark}")
+
+    return step
+
+
+def show_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Print a table to stdout; the first column is text, the others numbers."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(str, row))
+    console = Console()
+    console.print(table, width=None if console.is_terminal else 160)

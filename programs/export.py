@@ -1,0 +1,240 @@
+"""Export folders: save a program as plain JSON, and load it only where it fits."""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import dspy
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from programs.adapter import LeanJSONAdapter
+from programs.rag import AgenticRAG, HybridRAG, NaiveRAG
+from programs.run import Bounds
+from retrievers.records import Retriever
+
+PROGRAMS: dict[str, type[NaiveRAG]] = {"naive": NaiveRAG, "hybrid": HybridRAG, "agentic": AgenticRAG}
+FORMAT = 1
+_LIBRARIES = ("dspy", "chromadb", "rank-bm25", "sentence-transformers", "mlflow")
+
+
+class ProgramStateError(ValueError):
+    """An export is damaged, or does not fit the code or the index it is to be used with."""
+
+
+class IndexFacts(BaseModel):
+    """What a program was compiled on; the embedder must be the same where it is used, the corpus may move on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    embedder: str
+    embedder_fingerprint: str
+    corpus_version: str
+    n_documents: int
+    n_passages: int
+
+
+class Manifest(BaseModel):
+    """What built an export and what it needs."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = 1
+    program: Literal["naive", "hybrid", "agentic"]
+    bounds: dict[str, int | float]
+    predictors: dict[str, dict[str, str]]
+    state_sha256: str
+    lm: str
+    index: IndexFacts
+    created: str
+    libraries: dict[str, str]
+    built_by: dict[str, Any] = {}
+
+
+def save_export(
+    program: NaiveRAG, folder: Path, *, lm: str, index: IndexFacts, built_by: Mapping[str, Any] | None = None
+) -> Manifest:
+    """Write `program.json`, `manifest.json` and `prompts.md` into `folder`, replacing an export that is there.
+
+    The folder is written beside its place and moved there whole, so a reader finds the old export or the new one.
+
+    Args:
+        program: The program; its predictors must hold no LM.
+        folder: Where the export goes.
+        lm: Label of the LM that it was compiled for.
+        index: What it was compiled on.
+        built_by: Optimizer, settings, scores: whatever explains how it came to be. No secrets.
+
+    Raises:
+        ProgramStateError: A predictor holds an LM, or `folder` is something else than an export.
+    """
+    _check_target(folder)
+    holding = [name for name, predictor in program.named_predictors() if predictor.lm is not None]
+    if holding:
+        raise ProgramStateError(f"predictors {', '.join(holding)} hold an LM; bind LMs with dspy.context instead")
+    state = json.dumps(program.dump_state(), ensure_ascii=False, indent=2, sort_keys=True) + "\n"
+    manifest = Manifest(
+        program=_name(program),
+        bounds=asdict(program.bounds),
+        predictors=describe_predictors(program),
+        state_sha256=_sha256(state),
+        lm=lm,
+        index=index,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        libraries={name: version(name) for name in _LIBRARIES},
+        built_by=dict(built_by or {}),
+    )
+    files = {"program.json": state, "manifest.json": _pretty(manifest), "prompts.md": render_prompts(program)}
+    _replace_folder(folder, files)
+    return manifest
+
+
+def load_export(folder: Path, retrievers: Mapping[str, Retriever], index: IndexFacts | None = None) -> NaiveRAG:
+    """Load a program from an export folder.
+
+    Args:
+        folder: An export.
+        retrievers: What the program searches with.
+        index: Facts of the index behind `retrievers`; left out, the index is not compared.
+
+    Raises:
+        FileNotFoundError: No export there.
+        ProgramStateError: The export is damaged, its predictors differ from this code's, or the index was built with
+            another embedder.
+    """
+    manifest = read_manifest(folder)
+    state = _read_state(folder, manifest)
+    program = PROGRAMS[manifest.program](retrievers, Bounds(**manifest.bounds))  # type: ignore[arg-type]
+    _compare_predictors(folder, manifest.predictors, describe_predictors(program))
+    if set(state) != set(manifest.predictors):
+        raise ProgramStateError(
+            f"{folder}/program.json: predictors {sorted(state)}, expected {sorted(manifest.predictors)}"
+        )
+    if index is not None and index.embedder_fingerprint != manifest.index.embedder_fingerprint:
+        raise ProgramStateError(
+            f"{folder}: compiled on an index with embedder {manifest.index.embedder}, this index has {index.embedder}; "
+            "use the index it was compiled on, or compile again"
+        )
+    program.load_state(state)
+    return program
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check `manifest.json`.
+
+    Raises:
+        FileNotFoundError: No export there.
+        ProgramStateError: Not a manifest of this format.
+    """
+    path = folder / "manifest.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"no export at {folder} (manifest.json is missing); optimize.py writes one")
+    try:
+        manifest = Manifest.model_validate_json(path.read_text(encoding="utf-8"))
+        Bounds(**manifest.bounds)  # type: ignore[arg-type]
+    except (ValidationError, UnicodeDecodeError, TypeError) as error:
+        raise ProgramStateError(f"{path}: not a manifest of format {FORMAT}: {_first_line(error)}") from None
+    return manifest
+
+
+def describe_predictors(program: dspy.Module) -> dict[str, dict[str, str]]:
+    """Return the schema of a program: predictor → field → `input` or `output` and its type."""
+    return {name: _describe(predictor.signature) for name, predictor in sorted(program.named_predictors())}
+
+
+def _describe(signature: type[dspy.Signature]) -> dict[str, str]:
+    inputs = {name: f"input {_type_name(info.annotation)}" for name, info in signature.input_fields.items()}
+    outputs = {name: f"output {_type_name(info.annotation)}" for name, info in signature.output_fields.items()}
+    return inputs | outputs
+
+
+def _type_name(annotation: Any) -> str:
+    return (
+        annotation.__name__ if isinstance(annotation, type) and not hasattr(annotation, "__args__") else str(annotation)
+    )
+
+
+def render_prompts(program: dspy.Module) -> str:
+    """Return the messages of every predictor as Markdown, with `{field}` where an input goes."""
+    adapter = LeanJSONAdapter()
+    parts = [f"# Prompts of {type(program).__name__}\n"]
+    for name, predictor in sorted(program.named_predictors()):
+        blanks = {field: f"{{{field}}}" for field in predictor.signature.input_fields}
+        messages = adapter.format(predictor.signature, predictor.demos, blanks)
+        parts.append(f"## {name} ({len(predictor.demos)} demos)\n")
+        parts += [f"### {message['role']}\n\n~~~~text\n{message['content']}\n~~~~\n" for message in messages]
+    return "\n".join(parts)
+
+
+def _read_state(folder: Path, manifest: Manifest) -> dict[str, Any]:
+    path = folder / "program.json"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, UnicodeDecodeError):
+        raise ProgramStateError(f"{path}: missing or not UTF-8; export the program again") from None
+    if _sha256(text) != manifest.state_sha256:
+        raise ProgramStateError(f"{path}: not the file that manifest.json describes; export the program again")
+    state: dict[str, Any] = json.loads(text)
+    return state
+
+
+def _compare_predictors(folder: Path, saved: dict[str, dict[str, str]], mine: dict[str, dict[str, str]]) -> None:
+    if saved == mine:
+        return
+    differing = sorted(name for name in saved.keys() | mine.keys() if saved.get(name) != mine.get(name))
+    raise ProgramStateError(
+        f"{folder}: predictors differ from this version's in {', '.join(differing)}; compile again, or use the version "
+        "of the code that exported it"
+    )
+
+
+def _name(program: NaiveRAG) -> Literal["naive", "hybrid", "agentic"]:
+    for name, kind in PROGRAMS.items():
+        if type(program) is kind:
+            return name  # type: ignore[return-value]
+    raise ProgramStateError(f"{type(program).__name__} is none of {', '.join(PROGRAMS)}")
+
+
+def _check_target(folder: Path) -> None:
+    if folder.exists() and not (folder / "manifest.json").is_file() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ProgramStateError(f"{folder} exists and is no export; choose another place with --out")
+
+
+def _replace_folder(folder: Path, files: Mapping[str, str]) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
+    try:
+        fresh.chmod(0o755)
+        for name, text in files.items():
+            (fresh / name).write_text(text, encoding="utf-8")
+        if folder.exists():
+            old = fresh.with_name(fresh.name + "-old")
+            os.replace(folder, old)
+            os.replace(fresh, folder)
+            shutil.rmtree(old)
+        else:
+            os.replace(fresh, folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _pretty(manifest: Manifest) -> str:
+    return json.dumps(manifest.model_dump(), ensure_ascii=False, indent=2) + "\n"
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'file'}: {first['msg']}"
+    return str(error).splitlines()[0]

@@ -1,0 +1,55 @@
+"""Open an index for the programs, and build a program by name or from an export."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from programs.export import PROGRAMS, IndexFacts, load_export
+from programs.rag import NaiveRAG
+from programs.run import Bounds
+from retrievers import Index, Retriever, open_index
+
+_MODES: dict[str, Literal["hybrid", "lexical", "dense"]] = {"hybrid": "hybrid", "keyword": "lexical", "dense": "dense"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """An open index as the programs see it: a retriever for each tool, and the facts an export is checked against."""
+
+    index: Index
+    retrievers: Mapping[str, Retriever]
+    facts: IndexFacts
+
+
+def open_tools(path: Path) -> Tools:
+    """Open the index at `path`.
+
+    Raises:
+        IndexNotFound: No index there.
+        IndexMismatch: It was built with an embedder that is not the one installed.
+    """
+    index = open_index(path)
+    manifest = index.manifest
+    facts = IndexFacts(
+        embedder=manifest.embedder,
+        embedder_fingerprint=manifest.embedder_fingerprint,
+        corpus_version=manifest.corpus_version,
+        n_documents=manifest.n_documents,
+        n_passages=manifest.n_passages,
+    )
+    return Tools(index, {tool: index.retriever(mode) for tool, mode in _MODES.items()}, facts)
+
+
+def load_program(spec: str, tools: Tools, bounds: Bounds | None = None) -> NaiveRAG:
+    """Build a seed program by name (`naive`, `hybrid`, `agentic`) or load an export folder.
+
+    Raises:
+        FileNotFoundError: Neither a name nor an export.
+        ProgramStateError: The export does not fit.
+    """
+    if spec in PROGRAMS:
+        return PROGRAMS[spec](tools.retrievers, bounds)
+    if not Path(spec).exists():
+        raise FileNotFoundError(f"no program {spec!r}: expected {', '.join(PROGRAMS)} or an export folder")
+    return load_export(Path(spec), tools.retrievers, tools.facts)

@@ -1,0 +1,140 @@
+"""DSPy's optimizers behind one call: bootstrap (BootstrapFewShot) and mipro (MIPROv2)."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import dspy
+
+from programs.meter import BudgetExceeded
+from programs.rag import NaiveRAG
+
+OptimizerName = Literal["bootstrap", "mipro"]
+OPTIMIZERS: tuple[OptimizerName, ...] = ("bootstrap", "mipro")
+Metric = Callable[[dspy.Example, dspy.Prediction, Any], float | bool]
+
+_MAX_ERRORS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to compile.
+
+    `auto` sets the size of a mipro run unless `n_trials` does; `max_demos` bounds the demos of a predictor; a teacher
+    runs the program while demos are collected.
+    """
+
+    optimizer: OptimizerName = "bootstrap"
+    max_demos: int = 2
+    auto: Literal["light", "medium", "heavy"] = "light"
+    n_trials: int | None = None
+    seed: int = 0
+    n_threads: int = 1
+
+    @property
+    def effective_seed(self) -> int:
+        """The seed that takes effect: MIPROv2 reads 0 as 9 (`seed or self.seed`), BootstrapFewShot always uses 0."""
+        return (self.seed or 9) if self.optimizer == "mipro" else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compiled program, and whether the budget ended the compile early; then it is the best so far."""
+
+    program: NaiveRAG
+    stopped_at_budget: bool
+
+
+def compile_program(
+    program: NaiveRAG,
+    metric: Metric,
+    trainset: Sequence[dspy.Example],
+    valset: Sequence[dspy.Example],
+    settings: Settings,
+    teacher: dspy.LM | None = None,
+) -> Compiled:
+    """Compile `program` with the LM that is bound.
+
+    Args:
+        program: The seed program; it is not changed.
+        metric: `(example, prediction, trace)` → 0..1; with a trace, whether a run is good enough to become demos.
+        trainset: Demos come from these.
+        valset: mipro scores its candidates on these; bootstrap does not look at them.
+        settings: How to compile.
+        teacher: Runs the program while demos are collected; the bound LM if left out.
+
+    Raises:
+        LMError: The LM failed repeatedly.
+    """
+    teacher_settings = {"lm": teacher, "decision_lm": teacher} if teacher else {}
+    run = {"bootstrap": _bootstrap, "mipro": _mipro}[settings.optimizer]
+    with contextlib.redirect_stdout(sys.stderr):  # optimizers print; stdout is for results
+        return run(program, metric, list(trainset), list(valset), settings, teacher_settings)
+
+
+def _bootstrap(
+    program: NaiveRAG,
+    metric: Metric,
+    trainset: list[dspy.Example],
+    valset: list[dspy.Example],
+    settings: Settings,
+    teacher_settings: dict[str, Any],
+) -> Compiled:
+    optimizer = dspy.BootstrapFewShot(
+        metric=metric,
+        max_bootstrapped_demos=settings.max_demos,
+        max_labeled_demos=0,  # a raw gold case has no passages: as a demo it would teach answering from memory
+        teacher_settings=teacher_settings,
+        max_errors=_MAX_ERRORS,
+    )
+    try:
+        return Compiled(optimizer.compile(program, trainset=trainset), stopped_at_budget=False)
+    except BudgetExceeded:
+        return Compiled(_with_demos_so_far(program, optimizer, settings.max_demos), stopped_at_budget=True)
+
+
+def _with_demos_so_far(program: NaiveRAG, optimizer: Any, max_demos: int) -> NaiveRAG:
+    best: NaiveRAG = program.reset_copy()
+    traces = getattr(optimizer, "name2traces", {})
+    for name, predictor in best.named_predictors():
+        predictor.demos = traces.get(name, [])[:max_demos]
+    return best
+
+
+def _mipro(
+    program: NaiveRAG,
+    metric: Metric,
+    trainset: list[dspy.Example],
+    valset: list[dspy.Example],
+    settings: Settings,
+    teacher_settings: dict[str, Any],
+) -> Compiled:
+    by_trials = settings.n_trials is not None
+    optimizer = dspy.MIPROv2(
+        metric=metric,
+        prompt_model=dspy.settings.lm.copy(max_tokens=800),
+        task_model=dspy.settings.lm,
+        teacher_settings=teacher_settings,
+        max_bootstrapped_demos=settings.max_demos,
+        max_labeled_demos=0,
+        auto=None if by_trials else settings.auto,
+        num_candidates=min(settings.n_trials or 1, 4) if by_trials else None,
+        num_threads=settings.n_threads,
+        max_errors=_MAX_ERRORS,
+        seed=settings.effective_seed,
+    )
+    try:
+        best = optimizer.compile(
+            program,
+            trainset=trainset,
+            valset=valset,
+            num_trials=settings.n_trials,
+            seed=settings.effective_seed,
+            minibatch=len(valset) > 50,
+            program_aware_proposer=False,  # the source of the program would fill a small LM's context
+        )
+    except BudgetExceeded:
+        return Compiled(program.deepcopy(), stopped_at_budget=True)
+    return Compiled(best, stopped_at_budget=False)
