@@ -1,6 +1,6 @@
 """Hand-made predictions for the tests of metrics and outcomes: what a program returns, without a program."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class Prediction:
     verdict: str | None = None
     stop_reason: str = "sufficient"
     context: tuple[Hit, ...] = ()
-    hops: tuple[Hop, ...] = field(default=())
+    hops: tuple[Hop, ...] = ()
+    usage: object = None
 
 
 def ranking(*passage_ids: str, text: str = "") -> tuple[Hit, ...]:

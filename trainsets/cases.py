@@ -82,7 +82,7 @@ def load_cases(path_or_hub_id: str | Path, split: str | None = None) -> list[Cas
     """
     path = Path(path_or_hub_id)
     if path.is_dir():
-        return _read_file(_file_of_split(path, split))
+        return _read_file(file_of_split(path, split))
     if path.is_file():
         if split is not None:
             raise CaseError(f"{path}: one file is one split, expected a folder with {split}.jsonl or no split")
@@ -116,6 +116,19 @@ def list_splits(folder: Path) -> list[str]:
     """Name the splits that a folder holds a file for, in the order of `SPLITS`, then by name."""
     found = {path.stem for path in folder.iterdir() if path.suffix in SUFFIXES}
     return [*(name for name in SPLITS if name in found), *sorted(found - set(SPLITS))]
+
+
+def file_of_split(folder: Path, split: str | None) -> Path:
+    """Find the case file of one split of a folder.
+
+    Raises:
+        CaseError: no split is named, or the folder has no file for it.
+    """
+    found = {p.stem: p for p in sorted(folder.iterdir(), reverse=True) if p.suffix in SUFFIXES}
+    if split not in found:
+        there = ", ".join(sorted(found)) or "no case file at all"
+        raise CaseError(f"{folder}: split {split or '(none given)'} is not there, expected one of: {there}")
+    return found[split]
 
 
 def write_cases(path: Path, cases: Iterable[Case]) -> None:
@@ -203,14 +216,6 @@ def to_example(case: Case) -> "dspy.Example":
     return dspy.Example(id=case.id, question=case.question, history=history, case=case).with_inputs(
         "question", "history"
     )
-
-
-def _file_of_split(folder: Path, split: str | None) -> Path:
-    found = {p.stem: p for p in sorted(folder.iterdir(), reverse=True) if p.suffix in SUFFIXES}
-    if split not in found:
-        there = ", ".join(sorted(found)) or "no case file at all"
-        raise CaseError(f"{folder}: split {split or '(none given)'} is not there, expected one of: {there}")
-    return found[split]
 
 
 def _read_file(path: Path) -> list[Case]:

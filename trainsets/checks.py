@@ -4,20 +4,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import log
+from math import ceil, log
 from typing import Literal
 
 from trainsets.answers import contains_answer, exact_match
 from trainsets.cases import Case
 from trainsets.evidence import needs_all
-from trainsets.normalize import facts, fold, tokens
+from trainsets.normalize import facts, fold, length_in_words, tokens
 from trainsets.prediction import doc_of
 
 NEAR_DUPLICATE = 0.7
 """Two questions with more shared tokens than this (Jaccard), and the same ids and numbers, ask the same."""
 
-COPIED_TOKENS = 8
-"""A question that repeats a run of so many tokens of its evidence can be found by copying, not by meaning."""
+COPIED_WORDS = 8
+"""A question that repeats a run of so many words of its evidence is found by its wording, not by its meaning."""
 
 _COMPUTED = ("comparison", "aggregate")
 _YES_NO = ("yes", "no", "是", "否", "不是", "是的")
@@ -134,7 +134,7 @@ def _check_doubts(case: Case, documents: Mapping[str, str], rarity: Mapping[str,
         yield Finding("doubt", case.id, "the question holds its answer")
     if not case.gold_ids or any(doc_of(id_) not in documents for id_ in case.gold_ids):
         return
-    run = _copied_run(case.question, _evidence(case, documents))
+    run = copied_run(case.question, _evidence(case, documents))
     if run:
         yield Finding("doubt", case.id, f"the question copies its evidence: {run}")
     if needs_all(case) or _says_yes_or_no(case):
@@ -156,8 +156,10 @@ def _other_sources(case: Case, documents: Mapping[str, str], rarity: Mapping[str
 
     gold = {doc_of(id_) for id_ in case.gold_ids}
     bar = max(fit(id_) for id_ in gold)
+    named = facts(case.question) & frozenset().union(*(facts(documents[id_]) for id_ in gold))
     others = documents.keys() - gold - {doc_of(id_) for id_ in case.bad_ids}
-    return sorted(id_ for id_ in others if fit(id_) >= bar and contains_answer(documents[id_], fullest))
+    holders = sorted(id_ for id_ in others if fit(id_) >= bar and contains_answer(documents[id_], fullest))
+    return [id_ for id_ in holders if named <= facts(documents[id_])]
 
 
 def _rarity(documents: Mapping[str, str]) -> dict[str, float]:
@@ -165,10 +167,14 @@ def _rarity(documents: Mapping[str, str]) -> dict[str, float]:
     return {word: log(1 + len(documents) / count) for word, count in counts.items()}
 
 
-def _copied_run(question: str, evidence: str) -> str:
-    words, source = tokens(question), " ".join(tokens(evidence))
-    runs = (" ".join(words[i : i + COPIED_TOKENS]) for i in range(len(words) - COPIED_TOKENS + 1))
-    return next((run for run in runs if f" {run} " in f" {source} "), "")
+def copied_run(question: str, evidence: str) -> str:
+    """Find a run of `COPIED_WORDS` words (in Chinese about 13 characters) that a question copies; empty if none."""
+    words, source = tokens(question), f" {' '.join(tokens(evidence))} "
+    if not words:
+        return ""
+    n = ceil(COPIED_WORDS * len(words) / length_in_words(words))
+    runs = (" ".join(words[i : i + n]) for i in range(len(words) - n + 1))
+    return next((run for run in runs if f" {run} " in source), "")
 
 
 def _evidence(case: Case, documents: Mapping[str, str]) -> str:

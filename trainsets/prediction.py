@@ -66,6 +66,8 @@ class PredictionLike(Protocol):
     def context(self) -> Sequence[HitLike]: ...  # noqa: D102
     @property
     def hops(self) -> Sequence[HopLike]: ...  # noqa: D102
+    @property
+    def usage(self) -> Any: ...  # noqa: D102
 
 
 def doc_of(passage_id: str) -> str:

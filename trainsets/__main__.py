@@ -1,0 +1,291 @@
+"""CLI: check, describe, split, draft and import gold sets."""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainsets.cases import Case
+    from trainsets.checks import Finding
+
+Splits = Mapping[str, Sequence["Case"]]
+
+
+class UsageError(ValueError):
+    """A command that cannot be carried out as it was given."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        0 done; 1 the check found errors; 2 a usage or input error; 130 interrupted.
+    """
+    args = _make_parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if not _is_known(error):
+            raise
+        print(f"error: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 2
+
+
+def _is_known(error: Exception) -> bool:
+    """Tell our own errors, the file system's and an LM's from bugs."""
+    ours = ("retrievers.", "trainsets.", "programs.", "__main__", "dspy.utils.exceptions")
+    return isinstance(error, OSError) or type(error).__module__.startswith(ours)
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m trainsets", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    check = _add(commands, "check", _run_check, "find errors, leaks between splits and doubtful gold")
+    check.add_argument("--corpus", type=Path, metavar="C", help="the corpus or index that the gold ids name")
+    check.add_argument("--strict", action="store_true", help="doubts fail the check too")
+    stats = _add(commands, "stats", _run_stats, "count cases by split, kind and language")
+    for command in (check, stats):
+        command.add_argument("--json", action="store_true", help="print JSON")
+    split = _add(commands, "split", _run_split, "split one case file into train, dev and test")
+    split.add_argument("--out", type=Path, required=True, metavar="DIR", help="where train.jsonl … go; must hold none")
+    split.add_argument("--ratios", type=float, nargs=3, default=(4, 3, 3), metavar="R", help="shares (default 4 3 3)")
+    _add_draft(commands)
+    _add_import(commands)
+    for command in (split, commands.choices["draft"]):
+        command.add_argument("--seed", type=int, default=0, metavar="N", help="(default 0)")
+    return parser
+
+
+def _add(commands: Any, name: str, run: Callable[..., int], text: str) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    command.add_argument("cases", type=Path, metavar="FILE", help="a case file, or a folder with one a split")
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_draft(commands: Any) -> None:
+    text = "draft cases from documents with an LM, for human review"
+    draft = commands.add_parser("draft", help=text, description=text)
+    draft.add_argument("corpus", type=Path, metavar="CORPUS", help="a corpus, or an index")
+    draft.add_argument("--n", type=int, default=50, metavar="N", help="cases wanted (default 50)")
+    draft.add_argument("--out", type=Path, required=True, metavar="FILE", help="the new case file, written as it grows")
+    draft.add_argument("--lm", default="local", metavar="LM", help="local, or PROVIDER/MODEL (default local)")
+    draft.add_argument("--api-base", metavar="URL", help="an OpenAI-compatible server that serves the LM")
+    draft.set_defaults(run=_run_draft)
+
+
+def _add_import(commands: Any) -> None:
+    text = "bring HotpotQA, MuSiQue or a BEIR set into corpus.jsonl and cases.jsonl"
+    command = commands.add_parser("import", help=text, description=text)
+    command.add_argument("format", choices=("hotpotqa", "musique", "beir"))
+    command.add_argument("source", metavar="SOURCE", help="a file (beir: a folder), or an id on the hub")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="the new folder")
+    command.add_argument("--split", default="test", metavar="S", help="of a hub set or of qrels (default test)")
+    command.add_argument("--config", metavar="C", help="the configuration of a hub set")
+    command.add_argument("--n", type=int, metavar="N", help="at most so many cases")
+    command.add_argument("--lang", default="en", metavar="L", help="(default en)")
+    command.set_defaults(run=_run_import)
+
+
+def _run_check(args: argparse.Namespace) -> int:
+    from trainsets.checks import Finding, check_cases, check_leaks
+
+    documents = _read_texts(args.corpus) if args.corpus else None
+    splits, findings = {}, []
+    for name, path in _files(args.cases).items():
+        splits[name], bad_lines = _read_all(path)
+        findings += [Finding("error", "", what) for what in bad_lines]
+        findings += check_cases(splits[name], documents)
+    findings += check_leaks(splits)
+    return _report(findings, sum(map(len, splits.values())), args)
+
+
+def _files(path: Path) -> dict[str, Path]:
+    from trainsets.cases import file_of_split, list_splits
+
+    if not path.is_dir():
+        return {path.stem: path}
+    names = list_splits(path)
+    if not names:
+        raise UsageError(f"{path}: no case file in it, expected for example train.jsonl")
+    return {name: file_of_split(path, name) for name in names}
+
+
+def _read_all(path: Path) -> tuple[list["Case"], list[str]]:
+    """Read the good lines of a file, and what is wrong with the others."""
+    from trainsets.cases import CaseError, iter_results
+
+    cases: dict[str, Case] = {}
+    wrong = []
+    for number, result in iter_results(path):
+        if isinstance(result, CaseError):
+            wrong.append(str(result))
+        elif result.id in cases:
+            wrong.append(f'{path}:{number}: id: "{result.id}" stands there already, expected a new id')
+        else:
+            cases[result.id] = result
+    if not cases and not wrong:
+        raise UsageError(f"{path}: no case in it, expected one JSON object a line")
+    return list(cases.values()), wrong
+
+
+def _report(findings: Sequence["Finding"], n_cases: int, args: argparse.Namespace) -> int:
+    counts = Counter(finding.level for finding in findings)
+    if args.json:
+        print(json.dumps({"n_cases": n_cases, "findings": [asdict(f) for f in findings]}, ensure_ascii=False, indent=1))
+    else:
+        for finding in sorted(findings, key=lambda finding: finding.level, reverse=True):
+            print(f"{finding.level}: {finding.case_id + ': ' if finding.case_id else ''}{finding.what}")
+        unseen = "" if args.corpus else "; evidence not checked, give --corpus"
+        print(f"{n_cases} cases: {counts['error']} errors, {counts['doubt']} doubts{unseen}")
+    return int(bool(counts["error"] or (args.strict and counts["doubt"])))
+
+
+def _run_stats(args: argparse.Namespace) -> int:
+    from trainsets.cases import load_splits
+
+    splits = load_splits(args.cases)
+    if args.json:
+        print(json.dumps(_count(splits), ensure_ascii=False, indent=1))
+        return 0
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    langs = sorted({case.lang or "?" for cases in splits.values() for case in cases})
+    columns = [(name, lang) for name in splits for lang in langs]
+    table = Table(Column("kind", no_wrap=True), title=str(args.cases))
+    for heading in [*(f"{name} {lang}" for name, lang in columns), "all"]:
+        table.add_column(heading, justify="right")
+    counts = Counter((name, case.lang or "?", case.kind or "?") for name, cases in splits.items() for case in cases)
+    for kind in [*sorted({kind for _, _, kind in counts}), "all"]:
+        cells = [sum(n for (s, g, k), n in counts.items() if (s, g) == c and kind in (k, "all")) for c in columns]
+        table.add_row(kind, *(str(n or "-") for n in cells), str(sum(cells)))
+    Console().print(table)
+    return 0
+
+
+def _count(splits: Splits) -> dict[str, Any]:
+    return {
+        name: {
+            "n_cases": len(cases),
+            "n_answerable": sum(case.answerable for case in cases),
+            "kinds": dict(sorted(Counter(case.kind for case in cases).items())),
+            "langs": dict(sorted(Counter(case.lang for case in cases).items())),
+            "gold_ids": dict(sorted(Counter(len(case.gold_ids) for case in cases).items())),
+        }
+        for name, cases in splits.items()
+    }
+
+
+def _run_split(args: argparse.Namespace) -> int:
+    from trainsets.cases import load_cases, write_cases
+    from trainsets.splitting import split_cases
+
+    cases = load_cases(args.cases)
+    try:
+        splits = split_cases(cases, args.ratios, args.seed)
+    except ValueError as error:
+        raise UsageError(f"--ratios: {error}") from None
+    paths = {name: args.out / f"{name}.jsonl" for name in splits}
+    _refuse_to_overwrite(paths.values())
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name, path in paths.items():
+        write_cases(path, splits[name])
+        print(f"{path}: {len(splits[name])} cases")
+    return 0
+
+
+def _run_draft(args: argparse.Namespace) -> int:
+    if args.n < 1:
+        raise UsageError(f"--n {args.n}: expected at least 1")
+    _refuse_to_overwrite([args.out])
+    documents = _read_texts(args.corpus)
+    import dspy
+
+    from programs.adapter import LeanJSONAdapter
+    from programs.lms import make_lm
+    from trainsets.cases import to_line
+    from trainsets.drafting import DraftLog, draft_cases
+
+    lm, notes, kept = make_lm(args.lm, args.api_base), DraftLog(), 0
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    with dspy.context(lm=lm, adapter=LeanJSONAdapter()), _progress(args.n) as advance:
+        for case in draft_cases(documents, args.n, args.seed, notes):
+            kept += 1
+            with args.out.open("a", encoding="utf-8") as file:
+                file.write(to_line(case))
+            advance(f"{case.kind}: {case.question}")
+    for reason, count in notes.rejected.most_common():
+        print(f"rejected {count}: {reason}", file=sys.stderr)
+    print(f"{args.out}: {kept} of {args.n} drafts from {notes.n_tries} tries; read each one before you use it")
+    return 0 if kept else 1
+
+
+def _run_import(args: argparse.Namespace) -> int:
+    from trainsets.cases import write_cases
+    from trainsets.importing import import_set
+
+    corpus, cases = args.out / "corpus.jsonl", args.out / "cases.jsonl"
+    _refuse_to_overwrite([corpus, cases])
+    imported = import_set(args.format, args.source, args.split, args.config, args.n, args.lang)
+    args.out.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps(document, ensure_ascii=False) + "\n" for document in imported.documents)
+    corpus.write_text("".join(lines), encoding="utf-8")
+    write_cases(cases, imported.cases)
+    for reason, count in imported.left_out.items():
+        print(f"left out {count}: {reason}", file=sys.stderr)
+    print(f"{corpus}: {len(imported.documents)} documents\n{cases}: {len(imported.cases)} cases")
+    return 0
+
+
+def _refuse_to_overwrite(paths: Iterable[Path]) -> None:
+    there = next((path for path in paths if path.exists()), None)
+    if there:
+        raise UsageError(f"{there}: is there already, expected a new name; a gold set is never overwritten")
+
+
+def _read_texts(corpus: Path) -> dict[str, str]:
+    """Read a corpus, or the documents of an index, as whole texts with their titles first."""
+    from retrievers.documents import read_documents
+    from retrievers.manifest import IndexNotFound, find_generation
+
+    try:
+        generation = find_generation(corpus)
+    except IndexNotFound:
+        return {document.doc_id: f"{document.title}\n{document.text}" for document in read_documents(corpus)}
+    from retrievers.store import Store
+
+    texts: dict[str, list[str]] = {}
+    for passage in Store(generation / "store.sqlite").iterate_passages():
+        texts.setdefault(passage.doc_id, [passage.title]).append(passage.text)
+    return {doc_id: "\n".join(parts) for doc_id, parts in texts.items()}
+
+
+@contextmanager
+def _progress(total: int) -> Any:
+    """Show on stderr how many drafts are done and how long the rest may take."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("drafting", total=total)
+
+        def advance(text: str) -> None:
+            bar.console.print(text, highlight=False, markup=False)
+            bar.advance(task)
+
+        yield advance
+
+
+if __name__ == "__main__":
+    sys.exit(main())
