@@ -98,6 +98,8 @@ def _check_form(case: Case) -> Iterator[Finding]:
     ):
         if holds:
             yield Finding("error", case.id, what)
+    if case.kind not in _COMPUTED and contains_answer(case.question, case.answer):
+        yield Finding("doubt", case.id, "the question holds its answer")
     if not case.answerable and case.kind not in ("", "unanswerable"):
         yield Finding("doubt", case.id, f"not answerable, but of kind {case.kind}")
 
@@ -130,8 +132,6 @@ def _check_evidence(case: Case, documents: Mapping[str, str]) -> Iterator[Findin
 
 
 def _check_doubts(case: Case, documents: Mapping[str, str], rarity: Mapping[str, float]) -> Iterator[Finding]:
-    if case.kind not in _COMPUTED and case.answer and contains_answer(case.question, case.answer):
-        yield Finding("doubt", case.id, "the question holds its answer")
     if not case.gold_ids or any(doc_of(id_) not in documents for id_ in case.gold_ids):
         return
     run = copied_run(case.question, _evidence(case, documents))

@@ -1,0 +1,151 @@
+"""`python -m trainsets` as a process: what it prints, what it writes, how it exits."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*args: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "trainsets", *map(str, args)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def lines(path: Path, *rows: dict[str, object]) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return lines(
+        tmp_path / "corpus.jsonl",
+        {"id": "a", "title": "NX-220", "text": "The supply is 24 V DC.", "metadata": {}},
+        {"id": "b", "title": "供电", "text": "KX-310 由 24 V 供电。", "metadata": {}},
+    )
+
+
+GOOD = {
+    "id": "1",
+    "question": "How is it fed?",
+    "answer": ["24 V DC"],
+    "gold_ids": ["a"],
+    "kind": "lookup",
+    "lang": "en",
+}
+
+
+@pytest.mark.parametrize("command", [(), ("check",), ("stats",), ("split",), ("draft",), ("import",)])
+def test_help_comes_at_once(command: tuple[str, ...]) -> None:
+    began = time.monotonic()
+    result = run(*command, "--help")
+    assert result.returncode == 0
+    assert "usage: python -m trainsets" in result.stdout
+    assert time.monotonic() - began < 2  # half a second on an idle machine
+
+
+def test_a_clean_set_passes_and_a_defect_fails_the_check(tmp_path: Path, corpus: Path) -> None:
+    cases = lines(tmp_path / "cases.jsonl", GOOD)
+    clean = run("check", cases, "--corpus", corpus)
+    assert (clean.returncode, clean.stdout) == (0, "1 cases: 0 errors, 0 doubts\n")
+    lines(cases, GOOD, GOOD | {"id": "2", "question": "And what is it for?", "answer": ["48 V"]})
+    broken = run("check", cases, "--corpus", corpus)
+    assert broken.returncode == 1
+    assert "error: 2: no gold document holds 48 V" in broken.stdout
+    assert "evidence not checked, give --corpus" in run("check", cases).stdout
+
+
+def test_every_bad_line_is_shown_and_the_good_ones_are_still_checked(tmp_path: Path) -> None:
+    path = lines(tmp_path / "cases.jsonl", GOOD, {"id": 7}, GOOD, GOOD | {"id": "3", "kind": "follow_up"})
+    result = run("check", path, "--json")
+    assert result.returncode == 1
+    found = [finding["what"] for finding in json.loads(result.stdout)["findings"]]
+    assert f"{path}:2: id: 7, expected a string" in found
+    assert f'{path}:3: id: "1" stands there already, expected a new id' in found
+    assert "a follow-up without history" in found
+
+
+def test_a_leak_between_the_files_of_a_folder_fails_the_check_and_a_doubt_only_with_strict(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    lines(folder / "train.jsonl", GOOD)
+    lines(folder / "test.jsonl", GOOD | {"id": "2", "question": "how is it fed"})
+    assert "error: 2: asks the same as 1" in run("check", folder).stdout
+    lines(folder / "test.jsonl", {"id": "2", "question": "Is it 24 V DC?", "answer": ["24 V DC"], "lang": "en"})
+    assert run("check", folder).returncode == 0
+    strict = run("check", folder, "--strict")
+    assert strict.returncode == 1
+    assert "doubt: 2: the question holds its answer" in strict.stdout
+
+
+def test_stats_count_by_split_kind_and_language() -> None:
+    counts = json.loads(run("stats", "trainsets/sample", "--json").stdout)
+    assert list(counts) == ["train", "dev", "test"]
+    assert counts["test"]["n_cases"] == sum(counts["test"]["kinds"].values()) == sum(counts["test"]["langs"].values())
+    table = run("stats", "trainsets/sample/dev.jsonl").stdout
+    assert "unanswerable" in table
+    assert "dev zh" in table
+
+
+def test_split_writes_three_files_that_pass_the_check_and_never_overwrites(tmp_path: Path) -> None:
+    rows = [GOOD | {"id": str(i), "question": f"q{i} w{i}", "gold_ids": [f"d{i}"]} for i in range(10)]
+    cases = lines(tmp_path / "cases.jsonl", *rows)
+    result = run("split", cases, "--out", tmp_path / "out", "--ratios", 6, 2, 2)
+    assert result.returncode == 0
+    written = [len((tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()) for name in ("train", "dev", "test")]
+    assert written == [6, 2, 2]
+    assert run("check", tmp_path / "out").returncode == 0
+    again = run("split", cases, "--out", tmp_path / "out")
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
+    assert run("split", cases, "--out", tmp_path / "o2", "--ratios", 0, 0, 0).returncode == 2
+    assert not (tmp_path / "o2").exists()
+
+
+def test_an_imported_set_is_read_by_the_other_commands(tmp_path: Path) -> None:
+    row = {
+        "_id": "h1",
+        "question": "Where was its founder born?",
+        "answer": "Oslo",
+        "type": "bridge",
+        "supporting_facts": [["Kestrel", 0], ["Anna Berg", 0]],
+        "context": [["Kestrel", ["Founded by Anna Berg."]], ["Anna Berg", ["Born in Oslo."]]],
+    }
+    source = tmp_path / "hotpot.json"
+    source.write_text(json.dumps([row]))
+    result = run("import", "hotpotqa", source, "--out", tmp_path / "set")
+    assert result.returncode == 0, result.stderr
+    assert "2 documents" in result.stdout
+    checked = run("check", tmp_path / "set" / "cases.jsonl", "--corpus", tmp_path / "set" / "corpus.jsonl")
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("check", "nowhere.jsonl"), "nowhere.jsonl"),
+        (("stats", "nowhere.jsonl"), "no such file or folder"),
+        (("check", "signatures"), "no case file in it"),
+        (("check", "trainsets/sample/dev.jsonl", "--corpus", "nowhere"), "nowhere"),
+        (("draft", "trainsets/sample/corpus", "--n", 0, "--out", "NEVER"), "--n 0: expected at least 1"),
+        (("draft", "nowhere", "--out", "NEVER"), "nowhere"),
+        (("draft", "trainsets/sample/corpus", "--out", "NEVER", "--lm", "what"), "not an LM"),
+        (("import", "musique", "trainsets/sample", "--out", "NEVER"), "a folder, expected one file"),
+        (("import", "hotpotqa", "trainsets/sample/dev.jsonl", "--out", "NEVER"), "expected a row of hotpotqa"),
+    ],
+)
+def test_a_wrong_input_is_one_line_exit_2_and_nothing_written(
+    tmp_path: Path, args: tuple[object, ...], message: str
+) -> None:
+    never = tmp_path / "never"
+    result = run(*(never if arg == "NEVER" else arg for arg in args))
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.startswith("error: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert message in result.stderr
+    assert not never.exists()
