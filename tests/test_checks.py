@@ -1,9 +1,14 @@
 """Defects planted one at a time in a clean gold set are found, and the clean set gives no error."""
 
+from itertools import combinations
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trainsets.cases import Case, Turn
 from trainsets.checks import Finding, check_cases, check_leaks, near_duplicates
+from trainsets.normalize import tokens
 
 DOCUMENTS = {
     "wiring": "NX-220 wiring\nThe supply of the NX-220 is 24 V DC, protected by a 2 A fuse.",
@@ -114,6 +119,17 @@ def test_the_same_question_in_other_words_is_a_near_duplicate_unless_it_names_an
     assert list(near_duplicates([one, ask("2", "what does the error E-1024 mean, on a panel")]))
     assert not list(near_duplicates([one, ask("2", "What does error E-1042 on the panel mean?")]))
     assert not list(near_duplicates([one, ask("2", "Who repairs E-1024 in Oslo?")]))
+
+
+@given(st.lists(st.lists(st.sampled_from("abcdefgh12"), min_size=1, max_size=7), max_size=12))
+def test_the_shortcut_finds_the_pairs_that_comparing_all_would_find(questions: list[list[str]]) -> None:
+    cases = [ask(str(i), " ".join(words)) for i, words in enumerate(questions)]
+    found = {(one.id, other.id) for one, other in near_duplicates(cases)}
+    for one, other in combinations(cases, 2):
+        a, b = set(tokens(one.question)), set(tokens(other.question))
+        same_numbers = {x for x in a if x.isdigit()} == {x for x in b if x.isdigit()}
+        alike = len(a & b) > 0.7 * len(a | b) and same_numbers
+        assert ((one.id, other.id) in found) == alike
 
 
 def test_a_follow_up_is_compared_with_what_it_follows() -> None:

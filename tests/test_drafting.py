@@ -155,6 +155,22 @@ def test_the_same_question_is_not_drafted_twice(play: Any) -> None:
     assert log.rejected["single_hop: asked before"] > 0
 
 
+@pytest.mark.llm
+def test_the_embedded_lm_drafts_cases_that_pass_the_check() -> None:
+    from programs.adapter import LeanJSONAdapter
+    from programs.lms import make_lm
+
+    facts = {
+        "wiring": "NX-220 wiring\nThe NX-220 is supplied with 24 V DC. It needs an external fuse of 2 A, slow-blow.",
+        "course": "Course TR-210\nThe course TR-210 takes three days and is held in Trondheim. It costs EUR 540 a day.",
+    }
+    log = DraftLog()
+    with dspy.context(lm=make_lm("local"), adapter=LeanJSONAdapter()):
+        cases = list(draft_cases(facts, 2, log_to=log))
+    assert log.n_tries == len(cases) + log.rejected.total()
+    assert [finding for finding in check_cases(cases, facts) if finding.level == "error"] == []
+
+
 def test_an_unreadable_output_is_counted_and_any_other_error_is_not_hidden(play: Any) -> None:
     def garbled(passage: str) -> dict[str, Any]:
         raise AdapterParseError("JSONAdapter", drafting.DraftQuestion, "{")

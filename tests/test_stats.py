@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from trainsets.stats import mcnemar, mean_interval, paired_bootstrap, percentile
+from trainsets.stats import mcnemar, mean_interval, paired_bootstrap, percentile, stability
 
 
 def test_the_interval_holds_the_mean_narrows_with_n_and_is_seeded() -> None:
@@ -57,6 +57,14 @@ def test_mcnemar_is_the_exact_binomial_test_on_the_disagreements(pairs: list[tup
 
 def test_mcnemar_stands_thousands_of_disagreements() -> None:
     assert mcnemar([True] * 3000, [False] * 3000).p_value < 1e-300
+
+
+def test_stability_is_the_share_of_pairs_of_runs_that_agree() -> None:
+    assert stability([["a", "b"], ["a", "b"]]) == 1
+    assert stability([["a", "b"], ["a", "c"], ["a", "b"]]) == pytest.approx((3 + 1) / 6)
+    for wrong in ([["a"]], [[], []], [["a"], ["a", "b"]]):
+        with pytest.raises(ValueError, match="expected two over the same"):
+            stability(wrong)
 
 
 def test_percentiles_lie_between_values() -> None:

@@ -1,7 +1,8 @@
 """Intervals and paired tests, so that a difference is not taken for a change when it is chance. Seeded, numpy only."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import comb
 
 import numpy as np
@@ -85,6 +86,24 @@ def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> McNemar:
     # Whole numbers until the one division: 2.0**n would underflow past a thousand disagreements.
     tail = sum(comb(n, i) for i in range(min(only_first, only_second) + 1))
     return McNemar(only_first, only_second, min(1.0, 2 * tail / 2**n))
+
+
+def stability(repeats: Sequence[Sequence[Hashable]]) -> float:
+    """Give the chance that two repeats agree on a case: 1 if every run said the same of every case.
+
+    Args:
+        repeats: one sequence a run, all over the same cases in the same order: verdicts, answers, right or wrong.
+
+    Raises:
+        ValueError: fewer than two runs, no cases, or lengths that differ.
+
+    Source: the observed agreement of Fleiss 1971, Measuring nominal scale agreement among many raters.
+    """
+    if len(repeats) < 2 or not repeats[0] or len({len(run) for run in repeats}) != 1:
+        raise ValueError(f"{len(repeats)} runs over {[len(run) for run in repeats]} cases, expected two over the same")
+    pairs = [list(combinations(values, 2)) for values in zip(*repeats, strict=True)]
+    agreements = [one == other for case in pairs for one, other in case]
+    return sum(agreements) / len(agreements)
 
 
 def percentile(values: Sequence[float], q: float) -> float:
