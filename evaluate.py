@@ -55,20 +55,22 @@ def run(args: argparse.Namespace) -> int:
     cases = sample(cases, args.limit, args.seed) if args.limit else cases
     tools = open_tools(args.index)
     programs = {spec: load_program(spec, tools) for spec in args.programs}
+    names = short_names(args.programs)
     roles = roles_from(args)
+    check(roles.decision, roles.answer)
+    args.out.mkdir(parents=True, exist_ok=True)
     summaries: dict[str, Summary] = {}
     with bind(roles):
-        check(roles)
         for spec, program in programs.items():
-            records = args.out / f"{Path(spec).name}.jsonl"
-            name = f"evaluate {Path(spec).name} · {roles.label} · {len(cases)} cases"
+            records = args.out / f"{names[spec]}.jsonl"
+            name = f"evaluate {names[spec]} · {roles.label} · {len(cases)} cases"
             with track(args.tracking_uri, args.experiment, name) as tracked, progress(spec, len(cases)) as step:
                 results = evaluate_program(
                     program, cases, records=records, describe=to_json, step=step, n_threads=args.threads
                 )
                 summaries[spec] = summarise(results)
                 tracked.log_params(
-                    {"program": spec, "lm": roles.label, "n_cases": len(cases)} | tools.facts.model_dump()
+                    {"program": names[spec], "lm": roles.label, "n_cases": len(cases)} | tools.facts.model_dump()
                 )
                 tracked.log_summary("eval", summaries[spec])
                 tracked.log_files(records)
@@ -79,6 +81,17 @@ def run(args: argparse.Namespace) -> int:
         rows = [table_row(spec, summary) for spec, summary in summaries.items()]
         show_table(f"{len(cases)} cases · {roles.label}", COLUMNS, rows)
     return 0
+
+
+def short_names(specs: Sequence[str]) -> dict[str, str]:
+    """Return a name for each program that fits a file: the last part of its path, as much longer as tells it apart."""
+    parts = {spec: Path(spec).resolve().parts if "/" in spec or spec in (".", "..") else (spec,) for spec in specs}
+    names: dict[str, str] = {}
+    for spec, own in parts.items():
+        others = [other for key, other in parts.items() if key != spec]
+        n = next((n for n in range(1, len(own)) if all(other[-n:] != own[-n:] for other in others)), len(own))
+        names[spec] = "-".join(part.strip("/") for part in own[-n:])
+    return names
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,6 +1,7 @@
 """Compile a program: gold cases → optimizer → compiled program, measured against its seed, exported, tracked."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -58,34 +59,38 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def run(args: argparse.Namespace) -> int:
     """Compile, compare with the seed program on dev cases, export, print the table."""
-    from programs.export import save_export
+    from programs.export import check_target, save_export
     from programs.lms import bind, check, make_lm
     from programs.load import load_program, open_tools
     from programs.optimizers import Settings, compile_program
     from programs.tracking import track
     from trainsets.cases import to_example
 
+    check_target(args.out)
     train, val, dev = load_splits(args)
     tools = open_tools(args.index)
     seed_program = load_program(args.program, tools)
     settings = Settings(args.optimizer, args.max_demos, args.auto, args.trials, args.seed, args.threads)
-    roles = roles_from(args, args.max_lm_calls)
-    teacher = make_lm(args.teacher_lm, meter=roles.answer.meter) if args.teacher_lm else None
+    roles = roles_from(args)
+    compiling = roles.with_budget(args.max_lm_calls)  # the comparison always runs to its end
+    teacher = make_lm(args.teacher_lm, args.api_base, compiling.answer.meter) if args.teacher_lm else None
+    check(roles.decision, roles.answer, *([teacher] if teacher else []))
     name = f"{args.optimizer} · {roles.label} · {datetime.now():%Y-%m-%d %H:%M}"
-    with bind(roles), track(args.tracking_uri, args.experiment, name) as tracked:
-        check(roles)
-        facts = describe(args, settings, roles, tools) | {"n_train": len(train), "n_val": len(val), "n_dev": len(dev)}
+    with track(args.tracking_uri, args.experiment, name) as tracked:
+        facts = describe(args, settings, roles, tools) | {"teacher_lm": teacher.label if teacher else None}
+        facts |= {"n_train": len(train), "n_val": len(val), "n_dev": len(dev)}
         tracked.log_params(facts)
         note(f"compiling {args.program} with {args.optimizer} on {len(train)} cases, LM {roles.label}")
         examples, valset = [to_example(case) for case in train], [to_example(case) for case in val]
-        compiled = compile_program(seed_program, metric, examples, valset, settings, teacher)
+        with bind(compiling):
+            compiled = compile_program(seed_program, metric, examples, valset, settings, teacher)
         facts["stopped_at_budget"] = compiled.stopped_at_budget
-        report_compile(compiled, roles)
-        roles.answer.meter.max_calls = None  # the budget is for compiling; the comparison always runs to its end
-        results = {
-            "seed": measure("seed", seed_program, dev, args),
-            "compiled": measure("compiled", compiled.program, dev, args),
-        }
+        report_compile(compiled, seed_program, compiling)
+        with bind(roles):
+            results = {
+                "seed": measure("seed", seed_program, dev, args),
+                "compiled": measure("compiled", compiled.program, dev, args),
+            }
         facts |= {f"{which}_score": mean_score(each) for which, each in results.items()}
         save_export(compiled.program, args.out, lm=roles.label, index=tools.facts, built_by=facts)
         log_results(tracked, args.out, results)
@@ -99,7 +104,7 @@ def load_splits(args: argparse.Namespace) -> tuple[list["Case"], list["Case"], l
     """Return train, validation and dev cases; validation is every fourth train case, so that dev stays unseen.
 
     Raises:
-        CaseError: A split is missing, or train and dev share a question.
+        CaseError: A split is missing or too small, or train and dev share a question.
     """
     from trainsets.cases import SAMPLE_DIR, CaseError, load_cases, sample
     from trainsets.checks import check_leaks
@@ -110,6 +115,9 @@ def load_splits(args: argparse.Namespace) -> tuple[list["Case"], list["Case"], l
         raise CaseError(f"{source}: train and dev are not apart: {leaks[0]}")
     train = [case for case in train if case.kind != "chitchat"]  # no LM call, nothing to learn
     train = sample(train, args.limit, args.seed) if args.limit else train
+    n_needed = 1 if args.optimizer == "bootstrap" else 2
+    if len(train) < n_needed:
+        raise CaseError(f"{source}: {len(train)} train cases to compile on, {args.optimizer} needs {n_needed} at least")
     dev = sample(dev, args.eval_limit, args.seed) if args.eval_limit else dev
     if args.optimizer == "bootstrap":
         return train, [], dev
@@ -132,22 +140,23 @@ def describe(args: argparse.Namespace, settings: "Settings", roles: "Roles", too
         "effective_seed": settings.effective_seed,
         "accept_demo": ACCEPT_DEMO,
         "lm": roles.label,
-        "teacher_lm": args.teacher_lm,
         "corpus_version": tools.facts.corpus_version,
         "embedder": tools.facts.embedder,
     }
 
 
-def report_compile(compiled: "Compiled", roles: "Roles") -> None:
+def report_compile(compiled: "Compiled", seed_program: "NaiveRAG", roles: "Roles") -> None:
     """Say what the optimizer put into the program."""
+    from programs.export import render_prompts
+
     demos = {name: len(predictor.demos) for name, predictor in compiled.program.named_predictors()}
     listed = ", ".join(f"{name} {n}" for name, n in demos.items() if n) or "none"
     spent = roles.answer.meter.paid_calls
     note(
         f"demos: {listed}; {spent} LM calls" + (" (budget reached, best so far)" if compiled.stopped_at_budget else "")
     )
-    if not any(demos.values()):
-        note("no run on the train cases was good enough to become a demo: the compiled program may equal the seed")
+    if render_prompts(compiled.program) == render_prompts(seed_program):
+        note("nothing that was tried was good enough to be kept: the compiled program equals the seed")
 
 
 def measure(which: str, program: "NaiveRAG", cases: list["Case"], args: argparse.Namespace) -> list["CaseResult"]:
@@ -189,11 +198,12 @@ def show(results: Mapping[str, list["CaseResult"]], roles: "Roles") -> None:
 
 def closing(args: argparse.Namespace) -> str:
     """Return where everything is and what to do with it."""
-    return (
-        f"export:  {args.out}\n"
-        f"MLflow:  mlflow ui --backend-store-uri {args.tracking_uri}\n"
-        f'ask:     python -m programs ask "…" --program {args.out} --index {args.index}\n'
-    )
+    from programs.addresses import without_secrets
+
+    store = without_secrets(args.tracking_uri)
+    ui = store if store.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(store)}"
+    ask = f"--program {shlex.quote(str(args.out))} --index {shlex.quote(str(args.index))}"
+    return f'export:  {args.out}\nMLflow:  {ui}\nask:     python -m programs ask "…" {ask}\n'
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from programs.cli import add_index_flag, add_lm_flags, note, roles_from, run_guarded
+from programs.cli import UsageError, add_index_flag, add_lm_flags, note, roles_from, run_guarded
 
 if TYPE_CHECKING:
     import dspy
@@ -35,12 +35,12 @@ def run_ask(args: argparse.Namespace) -> int:
     from programs.record import to_json
 
     if not args.question.strip():
-        raise SystemExit("error: the question is empty")
+        raise UsageError("the question is empty")
     tools = open_tools(args.index)
     program = load_program(args.program, tools)
     roles = roles_from(args)
+    check(roles.decision, roles.answer)
     with bind(roles):
-        check(roles)
         prediction = program(question=args.question)
     if args.json:
         sys.stdout.write(json.dumps(to_json(prediction), ensure_ascii=False, indent=2) + "\n")

@@ -43,16 +43,18 @@ class LeanJSONAdapter(dspy.JSONAdapter):
                 parts.append(f"{name}:\n{value}" if "\n" in value else f"{name}: {value}")
         return "\n".join([*parts, suffix] if suffix else parts)
 
-    def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
-        """Parse the JSON object of one completion.
+    def __call__(self, lm: dspy.BaseLM, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        """Format, call the LM, parse.
 
         Raises:
-            AdapterParseError: It is no JSON object, or a field is missing or of the wrong type.
+            AdapterParseError: The output is empty or no JSON object, or a field is missing or of the wrong type.
         """
         try:
-            return super().parse(signature, completion)
+            return super().__call__(lm, *args, **kwargs)
         except AdapterParseError:
-            _count_failure()
+            for meter in (getattr(lm, "meter", None), dspy.settings.get("run_meter")):
+                if meter is not None:
+                    meter.add(Usage(parse_failures=1))
             raise
 
 
@@ -61,9 +63,3 @@ def _field_line(name: str, info: Any) -> str:
     description = extra.get("desc", "")
     described = "" if description.startswith("${") or not description else f": {description}"
     return f'"{name}" ({get_annotation_name(info.annotation)}){described}'
-
-
-def _count_failure() -> None:
-    for meter in (getattr(dspy.settings.lm, "meter", None), dspy.settings.get("run_meter")):
-        if meter is not None:
-            meter.add(Usage(parse_failures=1))

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from programs.meter import EndpointDown
+
 if TYPE_CHECKING:
     from programs.lms import Roles
 
@@ -16,6 +18,11 @@ EXPORT_DIR = RUNS_DIR / "export"
 TRACKING_URI = f"sqlite:///{RUNS_DIR}/mlflow.db"
 
 _OURS = ("programs", "retrievers", "trainsets", "signatures")
+_TABLE_WIDTH = 120  # what the widest table of numbers needs; a narrower terminal wraps its lines
+
+
+class UsageError(ValueError):
+    """Flags or arguments that can't be used."""
 
 
 def add_lm_flags(parser: argparse.ArgumentParser) -> None:
@@ -54,13 +61,11 @@ def positive(text: str) -> int:
     return value
 
 
-def roles_from(args: argparse.Namespace, max_calls: int | None = None) -> "Roles":
+def roles_from(args: argparse.Namespace) -> "Roles":
     """Build the LMs that the flags ask for."""
     from programs.lms import make_roles
 
-    return make_roles(
-        args.lm, answer_lm=args.answer_lm, decision_lm=args.decision_lm, api_base=args.api_base, max_calls=max_calls
-    )
+    return make_roles(args.lm, answer_lm=args.answer_lm, decision_lm=args.decision_lm, api_base=args.api_base)
 
 
 def run_guarded(run: Callable[[], int]) -> int:
@@ -74,14 +79,14 @@ def run_guarded(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted; what is finished is kept, repeat the command to go on\n")
         return 130
-    except Exception as error:
+    except (Exception, EndpointDown) as error:
         if not _is_known(error):
             raise
         sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
         return 2
 
 
-def _is_known(error: Exception) -> bool:
+def _is_known(error: BaseException) -> bool:
     if isinstance(error, OSError) or type(error).__module__.split(".")[0] in _OURS:
         return True
     exceptions = sys.modules.get("dspy.utils.exceptions")
@@ -107,19 +112,19 @@ def progress(title: str, total: int) -> Iterator[Callable[[str], None]]:
         TimeRemainingColumn,
     )
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     if not console.is_terminal:
         yield _plain_progress(title, total)
         return
     columns = (
-        "{task.description}",
+        TextColumn("{task.description}", markup=False),
         BarColumn(20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         "left",
         TimeRemainingColumn(),
     )
-    with Progress(*columns, TextColumn("{task.fields[remark]}"), console=console) as bar:
+    with Progress(*columns, TextColumn("{task.fields[remark]}", markup=False), console=console) as bar:
         task = bar.add_task(title, total=total, remark="")
         yield lambda remark: bar.update(task, advance=1, remark=remark)
 
@@ -140,13 +145,15 @@ def _plain_progress(title: str, total: int) -> Callable[[str], None]:
 
 def show_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
     """Print a table to stdout; the first column is text, the others numbers."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(str, row))
-    console = Console()
-    console.print(table, width=None if console.is_terminal else 160)
+    console = Console(markup=False, emoji=False, highlight=False)  # names are shown as they are
+    console.width = max(_TABLE_WIDTH, console.width)
+    console.print(table)

@@ -1,16 +1,17 @@
 """Export folders: save a program as plain JSON, and load it only where it fits."""
 
+import ctypes
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import dspy
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -22,6 +23,7 @@ from retrievers.records import Retriever
 
 PROGRAMS: dict[str, type[NaiveRAG]] = {"naive": NaiveRAG, "hybrid": HybridRAG, "agentic": AgenticRAG}
 FORMAT = 1
+FILES = ("program.json", "manifest.json", "prompts.md")
 _LIBRARIES = ("dspy", "chromadb", "rank-bm25", "sentence-transformers", "mlflow")
 
 
@@ -75,7 +77,7 @@ def save_export(
     Raises:
         ProgramStateError: A predictor holds an LM, or `folder` is something else than an export.
     """
-    _check_target(folder)
+    check_target(folder)
     holding = [name for name, predictor in program.named_predictors() if predictor.lm is not None]
     if holding:
         raise ProgramStateError(f"predictors {', '.join(holding)} hold an LM; bind LMs with dspy.context instead")
@@ -91,8 +93,7 @@ def save_export(
         libraries={name: version(name) for name in _LIBRARIES},
         built_by=dict(built_by or {}),
     )
-    files = {"program.json": state, "manifest.json": _pretty(manifest), "prompts.md": render_prompts(program)}
-    _replace_folder(folder, files)
+    _replace_folder(folder, dict(zip(FILES, (state, _pretty(manifest), render_prompts(program)), strict=True)))
     return manifest
 
 
@@ -156,9 +157,23 @@ def _describe(signature: type[dspy.Signature]) -> dict[str, str]:
 
 
 def _type_name(annotation: Any) -> str:
-    return (
-        annotation.__name__ if isinstance(annotation, type) and not hasattr(annotation, "__args__") else str(annotation)
-    )
+    plain = annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)
+    return " ".join([plain, *map(_describe_model, _models_in(annotation))])
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and not get_args(annotation) and issubclass(annotation, BaseModel):
+        yield annotation
+        parts = [info.annotation for info in annotation.model_fields.values()]
+    else:
+        parts = list(get_args(annotation))
+    for part in parts:
+        yield from _models_in(part)
+
+
+def _describe_model(model: type[BaseModel]) -> str:
+    fields = (f"{name}: {_type_name(info.annotation)}" for name, info in model.model_fields.items())
+    return f"{model.__name__}({', '.join(fields)})"
 
 
 def render_prompts(program: dspy.Module) -> str:
@@ -202,12 +217,23 @@ def _name(program: NaiveRAG) -> Literal["naive", "hybrid", "agentic"]:
     raise ProgramStateError(f"{type(program).__name__} is none of {', '.join(PROGRAMS)}")
 
 
-def _check_target(folder: Path) -> None:
-    if folder.exists() and not (folder / "manifest.json").is_file() and (not folder.is_dir() or any(folder.iterdir())):
+def check_target(folder: Path) -> None:
+    """Refuse a place where an export can't go, before the work that makes one.
+
+    Raises:
+        ProgramStateError: Something else than an export, or an export with other files in it, is there.
+        NotADirectoryError: A part of the path is a file.
+    """
+    parent = next(one for one in folder.absolute().parents if one.exists())
+    if not parent.is_dir():
+        raise NotADirectoryError(f"{folder}: {parent} is a file; choose another place with --out")
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if folder.exists() and names != set(FILES) and (names or not folder.is_dir()):
         raise ProgramStateError(f"{folder} exists and is no export; choose another place with --out")
 
 
 def _replace_folder(folder: Path, files: Mapping[str, str]) -> None:
+    folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
@@ -215,14 +241,23 @@ def _replace_folder(folder: Path, files: Mapping[str, str]) -> None:
         for name, text in files.items():
             (fresh / name).write_text(text, encoding="utf-8")
         if folder.exists():
-            old = fresh.with_name(fresh.name + "-old")
-            os.replace(folder, old)
-            os.replace(fresh, folder)
-            shutil.rmtree(old)
+            _exchange(fresh, folder)
         else:
             os.replace(fresh, folder)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _exchange(fresh: Path, folder: Path) -> None:
+    """Swap two folders in one step where the system can (Linux), else in two renames."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    if renameat2 and renameat2(here, os.fsencode(fresh), here, os.fsencode(folder), exchange) == 0:
+        return
+    old = fresh.with_name(f"{fresh.name}-old")
+    os.replace(folder, old)
+    os.replace(fresh, folder)
+    os.replace(old, fresh)
 
 
 def _pretty(manifest: Manifest) -> str:

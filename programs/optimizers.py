@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import dspy
+from dspy.utils.callback import BaseCallback
 
 from programs.meter import BudgetExceeded
 from programs.rag import NaiveRAG
@@ -16,6 +17,7 @@ OPTIMIZERS: tuple[OptimizerName, ...] = ("bootstrap", "mipro")
 Metric = Callable[[dspy.Example, dspy.Prediction, Any], float | bool]
 
 _MAX_ERRORS = 3
+_INSTRUCTION_TOKENS = 800
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ def compile_program(
         teacher: Runs the program while demos are collected; the bound LM if left out.
 
     Raises:
-        LMError: The LM failed repeatedly.
+        EndpointDown: The LM failed several times in a row.
+        LMError: It refused several train cases.
     """
     teacher_settings = {"lm": teacher, "decision_lm": teacher} if teacher else {}
     run = {"bootstrap": _bootstrap, "mipro": _mipro}[settings.optimizer]
@@ -103,6 +106,32 @@ def _with_demos_so_far(program: NaiveRAG, optimizer: Any, max_demos: int) -> Nai
     return best
 
 
+def _prompt_model(lm: dspy.LM) -> dspy.LM:
+    """Return the LM that writes instructions: those are longer than answers, where answers are bounded at all."""
+    return lm.copy(max_tokens=_INSTRUCTION_TOKENS) if lm.kwargs.get("max_tokens") else lm
+
+
+class _BestSoFar(BaseCallback):
+    """Keeps the program that scored best on all validation cases, for when the budget ends a mipro run early."""
+
+    def __init__(self) -> None:
+        """Nothing is scored yet."""
+        self.program: NaiveRAG | None = None
+        self._score = -1.0
+        self._running: dict[str, NaiveRAG] = {}
+
+    def on_evaluate_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        """Note which program is being scored on all cases."""
+        if (inputs.get("callback_metadata") or {}).get("metric_key") == "eval_full":
+            self._running[call_id] = inputs["program"]
+
+    def on_evaluate_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
+        """Keep the program if none before it scored as well."""
+        program = self._running.pop(call_id, None)
+        if program is not None and outputs is not None and outputs.score > self._score:
+            self.program, self._score = program.deepcopy(), outputs.score
+
+
 def _mipro(
     program: NaiveRAG,
     metric: Metric,
@@ -114,7 +143,7 @@ def _mipro(
     by_trials = settings.n_trials is not None
     optimizer = dspy.MIPROv2(
         metric=metric,
-        prompt_model=dspy.settings.lm.copy(max_tokens=800),
+        prompt_model=_prompt_model(dspy.settings.lm),
         task_model=dspy.settings.lm,
         teacher_settings=teacher_settings,
         max_bootstrapped_demos=settings.max_demos,
@@ -125,16 +154,18 @@ def _mipro(
         max_errors=_MAX_ERRORS,
         seed=settings.effective_seed,
     )
+    best_so_far = _BestSoFar()
     try:
-        best = optimizer.compile(
-            program,
-            trainset=trainset,
-            valset=valset,
-            num_trials=settings.n_trials,
-            seed=settings.effective_seed,
-            minibatch=len(valset) > 50,
-            program_aware_proposer=False,  # the source of the program would fill a small LM's context
-        )
+        with dspy.context(callbacks=[*dspy.settings.callbacks, best_so_far]):
+            best = optimizer.compile(
+                program,
+                trainset=trainset,
+                valset=valset,
+                num_trials=settings.n_trials,
+                seed=settings.effective_seed,
+                minibatch=len(valset) > 50,
+                program_aware_proposer=False,  # the source of the program would fill a small LM's context
+            )
     except BudgetExceeded:
-        return Compiled(program.deepcopy(), stopped_at_budget=True)
+        return Compiled(best_so_far.program or program.deepcopy(), stopped_at_budget=True)
     return Compiled(best, stopped_at_budget=False)

@@ -1,14 +1,24 @@
 """MLflow: one run a compile with its seed and compiled scores, prompts and export; one run an evaluation."""
 
+import os
+import sqlite3
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from programs.addresses import without_secrets
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # stdout is for results
+
 import mlflow
 from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
 
 _PARAM_CHARS = 250
+_STORE_ERRORS = (MlflowException, SQLAlchemyError, sqlite3.Error)
 _TOTALS = ("n", "n_errors", "lm_calls", "tokens", "cost_usd", "parse_failures", "n_cached_calls")
 
 
@@ -56,24 +66,36 @@ def track(tracking_uri: str, experiment: str, name: str) -> Iterator[TrackedRun]
     """Open a run in an experiment; it ends as FINISHED, or as FAILED or KILLED after an error or Ctrl-C.
 
     Raises:
-        TrackingError: The store can't be opened.
+        TrackingError: The store can't be opened, or stopped taking what is logged.
     """
     try:
         _prepare(tracking_uri, experiment)
-        active = mlflow.start_run(run_name=name)
-    except (MlflowException, OSError) as error:
-        raise TrackingError(
-            f"MLflow store {tracking_uri}: {str(error).splitlines()[0]}; check --tracking-uri"
-        ) from error
+        # MLflow would note the absolute path of the script.
+        active = mlflow.start_run(run_name=name, tags={"mlflow.source.name": Path(sys.argv[0]).name})
+    except (*_STORE_ERRORS, OSError, ImportError) as error:  # ImportError: the driver of a database is not installed
+        raise _tracking_error(tracking_uri, error) from error
     try:
         yield TrackedRun(active)
+        mlflow.end_run()
     except KeyboardInterrupt:
-        mlflow.end_run("KILLED")
+        _end_run("KILLED")
         raise
+    except _STORE_ERRORS as error:
+        _end_run("FAILED")
+        raise _tracking_error(tracking_uri, error) from error
     except BaseException:
-        mlflow.end_run("FAILED")
+        _end_run("FAILED")
         raise
-    mlflow.end_run()
+
+
+def _end_run(status: str) -> None:
+    with suppress(*_STORE_ERRORS):  # the error that ended the run matters more than that the store could not note it
+        mlflow.end_run(status)
+
+
+def _tracking_error(tracking_uri: str, error: Exception) -> TrackingError:
+    reason = str(error).splitlines()[0].replace(tracking_uri, without_secrets(tracking_uri))
+    return TrackingError(f"MLflow store {without_secrets(tracking_uri)}: {reason}; check --tracking-uri")
 
 
 def _prepare(tracking_uri: str, experiment: str) -> None:
@@ -86,6 +108,8 @@ def _prepare(tracking_uri: str, experiment: str) -> None:
 def _make_sqlite_experiment(database: Path, experiment: str) -> None:
     # Beside its database an experiment finds its artifacts from wherever the UI is started.
     database.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(database)) as connection:  # MLflow would try for minutes to open what can't be opened
+        connection.execute("PRAGMA schema_version")
     if mlflow.get_experiment_by_name(experiment) is None:
         folder = (database.parent / "mlartifacts" / experiment).resolve()
         mlflow.create_experiment(experiment, artifact_location=folder.as_uri())

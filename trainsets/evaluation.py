@@ -2,7 +2,6 @@
 
 import json
 import math
-import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -64,7 +63,7 @@ def run_cases(
 
     A program that raises is a recorded outcome of that case; a metric that raises is a defect and goes up. Settings
     bound with `dspy.context` around this call hold in the threads. When the consumer stops, the cases not yet begun
-    are dropped.
+    are dropped, and those at work are not waited for.
 
     Args:
         program: Called with `question` and `history`.
@@ -72,21 +71,17 @@ def run_cases(
         n_threads: Cases at the same time.
         indexed_ids: Document ids in the index, to tell `not_in_index` from `not_retrieved`.
     """
-    stopped = threading.Event()
-
-    def run_one(case: Case) -> CaseResult | None:
-        return None if stopped.is_set() else _run_case(program, case, indexed_ids)
-
-    with ThreadPoolExecutor(max_workers=n_threads) as pool:
-        pending: set[Future[CaseResult | None]] = {pool.submit(copy_context().run, run_one, case) for case in cases}
-        try:
-            while pending:
-                done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                for future in done:
-                    if (result := future.result()) is not None:
-                        yield result
-        finally:
-            stopped.set()
+    pool = ThreadPoolExecutor(max_workers=n_threads)
+    try:
+        pending: set[Future[CaseResult]] = {
+            pool.submit(copy_context().run, _run_case, program, case, indexed_ids) for case in cases
+        }
+        while pending:
+            done, pending = wait(pending, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _run_case(program: Program, case: Case, indexed_ids: Container[str] | None) -> CaseResult:
