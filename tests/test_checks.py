@@ -40,7 +40,11 @@ def test_clean_cases_give_nothing() -> None:
     greeting = Case(id="h", question="hi", kind="chitchat")
     computed = Case(id="s", question="Sum?", answer=("26",), gold_ids=("wiring", "fault"), kind="aggregate")
     yes = Case(id="y", question="Is there a fuse?", answer=("yes",), gold_ids=("wiring",))
-    assert check_cases([CLEAN, CHINESE, absent, greeting, computed, yes], DOCUMENTS) == []
+    ranked = Case(id="r", question="Which sheet is on wires?", gold_ids=("wiring",), kind="retrieval_only")
+    written = Case(id="w", question="Why?", answer=("because " + "it is so and " * 4,), gold_ids=("fault",))
+    turn = Case(id="t", question="And then?", answer=("24 V",), gold_ids=("wiring",), kind="multi_turn")
+    cases = [CLEAN, CHINESE, absent, greeting, computed, yes, ranked, written, turn]
+    assert check_cases(cases, DOCUMENTS) == []
 
 
 @pytest.mark.parametrize(
@@ -56,8 +60,9 @@ def test_clean_cases_give_nothing() -> None:
         ({"key_points": (("Oslo",),)}, "no gold document holds Oslo"),
         ({"wrong_answers": ("24 V dc",)}, "a wrong answer is also accepted"),
         ({"answerable": False}, "not answerable, but it has an answer or gold ids"),
-        ({"answer": ()}, "answerable, but it has no answer"),
+        ({"answer": (), "gold_ids": (), "gold_spans": ()}, "answerable, but it has neither an answer nor evidence"),
         ({"kind": "multi_hop"}, "multi-hop, but it has fewer than two gold ids"),
+        ({"kind": "multihop_inference"}, "multi-hop, but it has fewer than two gold ids"),
         ({"kind": "follow_up"}, "a follow-up without history"),
         ({"bad_ids": ("wiring",)}, "a gold id is also a bad id"),
     ],

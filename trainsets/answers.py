@@ -138,6 +138,11 @@ def is_right(case: Case, answer: str, abstained: bool = False) -> bool:
     return answer_score(case, answer, abstained) > RIGHT_ABOVE
 
 
+def is_yes_or_no(text: str) -> bool:
+    """Say whether a text is a bare yes or no in either language."""
+    return _polarity(tokens(text)) is not None
+
+
 def has_gold_answer(case: Case) -> bool:
     """Say whether an answer to the case can be scored at all."""
     return bool(not case.answerable or case.answer or case.answer_groups or case.key_points or case.kind == "chitchat")

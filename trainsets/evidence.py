@@ -12,7 +12,12 @@ _WHOLE = ("comparison", "aggregate")
 
 def needs_all(case: Case) -> bool:
     """Say whether every gold id is needed: for multi-hop, comparison and aggregate one of them proves nothing."""
-    return case.kind.startswith("multi") or case.kind in _WHOLE
+    return is_multi_hop(case) or case.kind in _WHOLE
+
+
+def is_multi_hop(case: Case) -> bool:
+    """Say whether the kind is multi-hop, also as public sets spell it (`multihop_2hop`)."""
+    return case.kind.replace("_", "").startswith("multihop")
 
 
 def missing_evidence(case: Case, hits: Iterable[HitLike]) -> list[str]:
