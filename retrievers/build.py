@@ -1,49 +1,67 @@
-"""A corpus to an index: read, split, embed, write beside the old one, switch."""
+"""A corpus to an index: read what changed, write a new generation beside the old one, switch."""
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
-from retrievers.dense import DenseIndex
-from retrievers.documents import CorpusError, Reading, Skip, hash_document, read_documents
-from retrievers.embedders import MULTILINGUAL, Embedder, count_tokens, load_embedder, read_max_tokens
-from retrievers.lexical import LexicalWriter
-from retrievers.locks import LOCK, IndexBusy, hold_lock, is_leased, make_leasable
+from retrievers.balance import measure_dense_weights
+from retrievers.documents import READER_VERSION, CorpusError, Reading, Skip, hash_document, list_files, read_file
+from retrievers.embedders import MULTILINGUAL, Embedder, load_embedder, read_max_tokens
+from retrievers.generation import (
+    Entry,
+    Generation,
+    GenerationWriter,
+    Progress,
+    Recipe,
+    describe,
+    identify_plan,
+    prepare_folder,
+    read_plan,
+)
+from retrievers.languages import detect_language
+from retrievers.locks import LOCK, hold_lock, is_leased, make_leasable
 from retrievers.manifest import (
+    IndexMismatch,
     IndexNotFound,
     Manifest,
     find_generation,
     hash_corpus,
-    read_manifest,
+    read_stamps,
     switch_generation,
     write_manifest,
+    write_stamps,
 )
-from retrievers.passages import Chunker, embedding_text, split_document
-from retrievers.records import Document, Passage
-from retrievers.store import Store
-from retrievers.tokenizer import Tokenizer, load_tokenizer
-from retrievers.vectors import VectorWriter
+from retrievers.metadata import FieldType, infer_schema
+from retrievers.passages import Chunker
+from retrievers.records import Document
+from retrievers.store import Store, StoredDocument
+from retrievers.tokenizer import load_tokenizer
+from retrievers.vectors import KnownVectors, VectorFile
 
-BATCH_SIZE = 256
-T = TypeVar("T")
+# A file that changed within this time before it was read may change again without a new time stamp.
+_STAMP_RESOLUTION_S = 2.0
+# Chroma's collection is edited in place of being filled anew while few of its records change.
+_EDIT_SHARE = 0.3
+_TOTAL_EDIT_SHARE = 0.5
 
-# Called with what is happening, how many are done, of how many (None: not known yet).
-Progress = Callable[[str, int, int | None], None]
+
+class BuildError(ValueError):
+    """A build that cannot do what it was asked to."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """What a build did."""
+    """What a build did. `kept` counts documents of other corpora that stay in the index."""
 
     path: Path
     manifest: Manifest
     unchanged: bool
     n_embedded: int
     skipped: tuple[Skip, ...]
+    kept: int
     seconds: float
 
 
@@ -54,9 +72,14 @@ def build_index(
     *,
     chunker: Chunker | None = None,
     words: Iterable[str] = (),
+    prune: bool = False,
     progress: Progress | None = None,
 ) -> BuildReport:
-    """Build the index of a corpus at `path`, or reuse the one that is there when nothing changed.
+    """Build the index of a corpus at `path`, or bring the one that is there up to date.
+
+    Only documents that changed are read, split and embedded again; what vanished from the corpus leaves the index.
+    Documents that were indexed from other corpora stay, unless `prune` drops them. A build that was killed goes on
+    where it was.
 
     Args:
         corpus: A JSONL corpus, a file, or a folder of them.
@@ -64,66 +87,180 @@ def build_index(
         embedder: A name for `load_embedder`, or an embedder.
         chunker: How documents are split; its size is cut to what the embedder sees.
         words: Terms that the Chinese segmenter must keep whole.
+        prune: Drop the documents of other corpora.
         progress: Told how far the build is.
 
     Raises:
         CorpusError: The corpus is missing, empty or broken; nothing was written.
         EmbedderError: The embedder cannot be loaded; nothing was written.
+        BuildError: Documents of other corpora cannot be taken over, because they would be split differently.
         IndexBusy: Another process is writing this index.
         FileExistsError: `path` is a folder of something else.
     """
     started = time.monotonic()
     progress = progress or (lambda stage, done, total: None)
-    reading = Reading()
-    documents = _read_all(Path(corpus), reading, progress)
-    model = load_embedder(embedder) if isinstance(embedder, str) else embedder
-    plan = _Plan(Path(corpus), documents, model, _fit(chunker or Chunker(), model), load_tokenizer(tuple(words)))
+    corpus, path = Path(corpus), Path(path)
     _check_target(path)
-    with hold_lock(path):
-        current = _find_current(path)
-        if current is not None and plan.is_built_by(current):
-            return BuildReport(path, current, True, 0, tuple(reading.skipped), time.monotonic() - started)
-        generation = _new_generation(path)
-        manifest = _write_generation(generation, plan, progress)
-        switch_generation(path, generation)
-        _drop_old_generations(path, generation)
-    return BuildReport(path, manifest, False, manifest.n_passages, tuple(reading.skipped), time.monotonic() - started)
+    model = load_embedder(embedder) if isinstance(embedder, str) else embedder
+    recipe = Recipe(model, _fit(chunker or Chunker(), model), load_tokenizer(tuple(words)))
+    reading = Reading()
+    with ExitStack() as opened:
+        before = _read_current(path)
+        old = _open_generation(path)
+        if old is not None:
+            opened.enter_context(old)
+        stamps = read_stamps(path, old.manifest.corpus_version) if old is not None else {}
+        entries, files = _read_corpus(corpus, recipe, old, stamps.get(_name(corpus), {}), reading, progress)
+        kept = _keep_others(corpus, entries, recipe, old) if old is not None and not prune else []
+        opened.enter_context(hold_lock(path))
+        if _read_current(path) != before:
+            raise BuildError(f"{path}: another build finished while the corpus was read; repeat the command")
+        stamps = {**stamps, _name(corpus): files}
+        manifest, n_embedded = write_index(path, entries + kept, recipe, old, progress, stamps=stamps)
+    unchanged = old is not None and manifest == old.manifest
+    seconds = time.monotonic() - started
+    return BuildReport(path, manifest, unchanged, n_embedded, tuple(reading.skipped), len(kept), seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    corpus: Path
-    documents: Sequence[tuple[Document, str]]
-    embedder: Embedder
-    chunker: Chunker
-    tokenizer: Tokenizer
+def write_index(
+    path: Path,
+    entries: Sequence[Entry],
+    recipe: Recipe,
+    old: Generation | None,
+    progress: Progress,
+    *,
+    stamps: Mapping[str, Mapping[str, str]],
+    anew: bool = False,
+) -> tuple[Manifest, int]:
+    """Write the generation that holds these documents and make it current; the lock is held by the caller.
 
-    def split(self, document: Document) -> list[Passage]:
-        return split_document(document, self.chunker, lambda text: count_tokens(self.embedder, text))
+    Args:
+        path: The index folder.
+        entries: All documents that the index is to hold.
+        recipe: What turns documents into an index.
+        old: The current generation.
+        progress: Told how far it is.
+        stamps: When the files of each corpus were read.
+        anew: Write even when nothing changed, and fill Chroma anew.
 
-    def is_built_by(self, manifest: Manifest) -> bool:
-        """Tell whether building anew would give the index that this manifest describes."""
-        return (
-            manifest.corpus_version == self.corpus_version
-            and manifest.embedder_fingerprint == self.embedder.fingerprint
-            and manifest.embedder == self.embedder.name
-            and manifest.chunker == self.chunker.fingerprint
-            and manifest.tokenizer == self.tokenizer.fingerprint
+    Returns:
+        The manifest, the old one when nothing changed; and how many passages were embedded.
+    """
+    schema = infer_schema(entry.stored.raw for entry in entries)
+    version = hash_corpus((entry.stored.doc_id, entry.stored.hash) for entry in entries)
+    corpora = tuple(dict.fromkeys(entry.stored.corpus for entry in entries))
+    stamps = {corpus: files for corpus, files in stamps.items() if corpus in corpora}
+    if old is not None and not anew and _is_built(old.manifest, recipe, version, corpora):
+        write_stamps(path, version, stamps)
+        return old.manifest, 0
+    plan = identify_plan(entries, recipe, schema, old)
+    generation = _find_folder(path, plan)
+    dimension = _measure_dimension(recipe.embedder, old)
+    edit_chroma = not anew and old is not None and _may_edit(entries, old, recipe, schema)
+    prepare_folder(generation, plan, recipe.embedder, dimension, old, edit_chroma)
+    with ExitStack() as opened:
+        known = _collect_vectors(path, generation, recipe, old, opened)
+        writer = opened.enter_context(closing(GenerationWriter(generation, recipe, schema, dimension, old, known)))
+        writer.write(entries, progress)
+        engine, n_passages = writer.finish(progress)
+    manifest = describe(entries, recipe, schema, version, dimension, n_passages)
+    edits = writer.n_edits + (old.manifest.n_edits if old is not None and writer.n_edits else 0)
+    manifest = replace(manifest, lexical_engine=engine, n_edits=edits)
+    with closing(Store(generation / "store.sqlite")) as store:
+        vectors = VectorFile(generation / "vectors.f32", dimension)
+        weights = measure_dense_weights(store, vectors, recipe.embedder, recipe.tokenizer)
+    manifest = replace(manifest, dense_weights=weights)
+    write_manifest(generation, manifest)
+    make_leasable(generation)
+    switch_generation(path, generation)
+    write_stamps(path, version, stamps)
+    _drop_generations(path, generation)
+    return manifest, writer.n_embedded
+
+
+def _read_corpus(
+    corpus: Path,
+    recipe: Recipe,
+    old: Generation | None,
+    known: Mapping[str, str],
+    reading: Reading,
+    progress: Progress,
+) -> tuple[list[Entry], dict[str, str]]:
+    """Read the files whose stamp is not the known one; take the others' documents over from `old`."""
+    name = _name(corpus)
+    reusable = old if old is not None and old.manifest.chunker == recipe.chunker.fingerprint else None
+    entries: list[Entry] = []
+    stamps: dict[str, str] = {}
+    seen: dict[str, str] = {}
+    files = list_files(corpus)
+    for number, path in enumerate(files, start=1):
+        source = _source(path, corpus)
+        stamp = _stamp(path)
+        if reusable is not None and stamp and known.get(source) == stamp:
+            found = [(Entry(stored), str(path)) for stored in reusable.store.documents_from(name, source)]
+        else:
+            found = [
+                (_make_entry(document, name, source, reusable), place)
+                for document, place in read_file(path, corpus, reading)
+            ]
+        for entry, place in found:
+            if first := seen.get(entry.stored.doc_id):
+                raise CorpusError(f"{place}: id: {entry.stored.doc_id!r} is already used at {first}")
+            seen[entry.stored.doc_id] = place
+            entries.append(entry)
+        stamps[source] = stamp
+        progress("reading files", number, len(files))
+    if not entries:
+        raise CorpusError(f"{corpus}: no documents found{_name_skips(reading)}")
+    return entries, stamps
+
+
+def _make_entry(document: Document, corpus: str, source: str, reusable: Generation | None) -> Entry:
+    content_hash = hash_document(document)
+    raw = {"lang": detect_language(f"{document.title}\n{document.text}"), **document.metadata}
+    stored = StoredDocument(document.doc_id, document.title, content_hash, raw, {}, corpus, source)
+    before = reusable.store.find_document(document.doc_id) if reusable is not None else None
+    return Entry(stored, None if before is not None and before.hash == content_hash else document)
+
+
+def _keep_others(corpus: Path, entries: Sequence[Entry], recipe: Recipe, old: Generation) -> list[Entry]:
+    """Take over the documents that other corpora brought in; an id that the new corpus has too is the new one's."""
+    taken = {entry.stored.doc_id for entry in entries}
+    others = [s for s in old.store.documents() if s.corpus != _name(corpus) and s.doc_id not in taken]
+    if others and old.manifest.chunker != recipe.chunker.fingerprint:
+        raise BuildError(
+            f"the index also holds {len(others)} documents of {others[0].corpus}, which cannot be split anew from "
+            "here; keep the passage size, or drop them with --prune"
         )
-
-    @property
-    def corpus_version(self) -> str:
-        return hash_corpus((document.doc_id, content_hash) for document, content_hash in self.documents)
+    return [Entry(stored) for stored in others]
 
 
-def _read_all(corpus: Path, reading: Reading, progress: Progress) -> list[tuple[Document, str]]:
-    documents = []
-    for document in read_documents(corpus, reading):
-        documents.append((document, hash_document(document)))
-        if len(documents) % 100 == 0:
-            progress("reading documents", len(documents), None)
-    progress("reading documents", len(documents), len(documents))
-    return documents
+def _name_skips(reading: Reading) -> str:
+    if not reading.skipped:
+        return ""
+    first = reading.skipped[0]
+    return f" ({len(reading.skipped)} files skipped, the first: {first.path}: {first.reason})"
+
+
+def read_file_stamps(corpus: Path) -> dict[str, str]:
+    """Read the present stamps of a corpus's files."""
+    return {_source(path, corpus): _stamp(path) for path in list_files(corpus)}
+
+
+def _source(path: Path, corpus: Path) -> str:
+    return "" if path == corpus else path.relative_to(corpus).as_posix()
+
+
+def _stamp(path: Path) -> str:
+    """Identify a state of a file; empty when it is too fresh to be sure."""
+    status = path.stat()
+    if time.time() - status.st_mtime < _STAMP_RESOLUTION_S:
+        return ""
+    return f"{READER_VERSION} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
+
+
+def _name(corpus: Path) -> str:
+    return str(corpus.resolve())
 
 
 def _fit(chunker: Chunker, embedder: Embedder) -> Chunker:
@@ -136,87 +273,98 @@ def _fit(chunker: Chunker, embedder: Embedder) -> Chunker:
 
 
 def _check_target(path: Path) -> None:
-    if path.is_dir() and any(path.iterdir()) and not (path / LOCK).exists():
-        raise FileExistsError(f"{path}: the folder holds something else than an index; name an empty or new one")
     if path.exists() and not path.is_dir():
         raise FileExistsError(f"{path}: is a file; name a folder for the index")
+    if path.is_dir() and any(path.iterdir()) and not (path / LOCK).exists():
+        raise FileExistsError(f"{path}: the folder holds something else than an index; name an empty or new one")
 
 
-def _find_current(path: Path) -> Manifest | None:
+def _read_current(path: Path) -> str | None:
     try:
-        return read_manifest(find_generation(path))
-    except (IndexNotFound, ValueError):
+        return find_generation(path).name
+    except IndexNotFound:
         return None
 
 
-def _new_generation(path: Path) -> Path:
-    numbers = [int(folder.name.removeprefix("g")) for folder in path.glob("g[0-9]*")]
-    generation = path / f"g{max(numbers, default=0) + 1:06d}"
-    generation.mkdir()
-    make_leasable(generation)
-    return generation
+def _open_generation(path: Path) -> Generation | None:
+    """Open the current generation; None when there is none, or one that this version cannot read."""
+    try:
+        return Generation(find_generation(path))
+    except (IndexNotFound, IndexMismatch, FileNotFoundError):
+        return None
 
 
-def _drop_old_generations(path: Path, current: Path) -> None:
+def _is_built(manifest: Manifest, recipe: Recipe, version: str, corpora: Sequence[str]) -> bool:
+    """Tell whether building anew would give the index that this manifest describes."""
+    return (
+        manifest.corpus_version == version
+        and manifest.corpora == tuple(corpora)
+        and manifest.embedder == recipe.embedder.name
+        and manifest.embedder_fingerprint == recipe.embedder.fingerprint
+        and manifest.chunker == recipe.chunker.fingerprint
+        and manifest.tokenizer == recipe.tokenizer.fingerprint
+    )
+
+
+def _has_same_vectors(old: Generation | None, recipe: Recipe) -> bool:
+    return old is not None and old.manifest.embedder_fingerprint == recipe.embedder.fingerprint
+
+
+def _may_edit(entries: Sequence[Entry], old: Generation, recipe: Recipe, schema: dict[str, FieldType]) -> bool:
+    """Tell whether so little changed that Chroma's collection is better edited than filled anew."""
+    manifest = old.manifest
+    if not _has_same_vectors(old, recipe) or manifest.schema != schema:
+        return False
+    now = {entry.stored.doc_id for entry in entries}
+    n_changed = sum(entry.document is not None for entry in entries)
+    n_changed += sum(stored.doc_id not in now for stored in old.store.documents())
+    edits = n_changed * manifest.n_passages / max(1, manifest.n_documents)
+    return edits <= _EDIT_SHARE * manifest.n_passages and (
+        manifest.n_edits + edits <= _TOTAL_EDIT_SHARE * manifest.n_passages
+    )
+
+
+def _find_folder(path: Path, plan: str) -> Path:
+    """Go on with the folder that a killed build of the same plan left; else take the next number."""
+    folders = sorted(path.glob("g[0-9]*"))
+    for folder in reversed(folders):
+        if read_plan(folder) == plan:
+            return folder
+    number = max((int(folder.name.removeprefix("g")) for folder in folders), default=0)
+    return path / f"g{number + 1:06d}"
+
+
+def _collect_vectors(
+    path: Path, generation: Path, recipe: Recipe, old: Generation | None, opened: ExitStack
+) -> KnownVectors:
+    """Gather the vectors of the old generation and of killed builds, where the embedder is the same."""
+    known = KnownVectors()
+    if old is not None and _has_same_vectors(old, recipe):
+        known.add(old.store, old.vectors)
+    for folder in sorted(path.glob("g[0-9]*")):
+        current = old is not None and folder == old.folder
+        if folder == generation or current or not (folder / "store.sqlite").exists():
+            continue
+        # A killed writer may have left a transaction that only a writable connection rolls back.
+        finished = (folder / "manifest.json").exists()
+        store = opened.enter_context(closing(Store(folder / "store.sqlite", writable=not finished)))
+        dimension = store.read_note("dimension")
+        if dimension and store.read_note("embedder") == recipe.embedder.fingerprint:
+            known.add(store, VectorFile(folder / "vectors.f32", int(dimension)))
+    return known
+
+
+def _measure_dimension(embedder: Embedder, old: Generation | None) -> int:
+    if old is not None and old.manifest.embedder_fingerprint == embedder.fingerprint:
+        return old.manifest.dimension
+    return int(embedder.embed_queries(["dimension"]).shape[1])
+
+
+def _drop_generations(path: Path, current: Path) -> None:
+    """Remove the generations that nobody reads, and what killed builds left."""
     for folder in path.glob("g[0-9]*"):
         if folder != current and not is_leased(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write_generation(generation: Path, plan: _Plan, progress: Progress) -> Manifest:
-    passages = _write_store(generation, plan, progress)
-    dimension = _write_sides(generation, plan, passages, progress)
-    manifest = Manifest(
-        embedder=plan.embedder.name,
-        embedder_fingerprint=plan.embedder.fingerprint,
-        dimension=dimension,
-        tokenizer=plan.tokenizer.fingerprint,
-        words=plan.tokenizer.words,
-        chunker=plan.chunker.fingerprint,
-        corpus=str(plan.corpus),
-        corpus_version=plan.corpus_version,
-        n_documents=len(plan.documents),
-        n_passages=len(passages),
-    )
-    write_manifest(generation, manifest)
-    return manifest
-
-
-def _write_store(generation: Path, plan: _Plan, progress: Progress) -> list[Passage]:
-    passages: list[Passage] = []
-    with closing(Store(generation / "store.sqlite", writable=True)) as store:
-        for batch in batched(plan.documents, BATCH_SIZE):
-            entries = [(document, content_hash, plan.split(document)) for document, content_hash in batch]
-            store.add(entries)
-            passages.extend(passage for _, _, split in entries for passage in split)
-    progress("splitting into passages", len(passages), len(passages))
-    return passages
-
-
-def _write_sides(generation: Path, plan: _Plan, passages: Sequence[Passage], progress: Progress) -> int:
-    dimension = 0
-    progress("embedding passages", 0, len(passages))
-    with (
-        closing(DenseIndex(generation / "chroma")) as dense,
-        closing(VectorWriter(generation / "vectors.f32")) as vectors,
-        closing(LexicalWriter(generation / "lexical")) as lexical,
-    ):
-        for start, batch in enumerate(batched(passages, BATCH_SIZE)):
-            texts = [embedding_text(passage) for passage in batch]
-            rows = plan.embedder.embed_documents(texts)
-            dimension = rows.shape[1]
-            vectors.append(rows)
-            dense.upsert([passage.passage_id for passage in batch], rows, [passage.metadata for passage in batch])
-            for text in texts:
-                lexical.append(plan.tokenizer(text))
-            progress("embedding passages", start * BATCH_SIZE + len(batch), len(passages))
-    return dimension
-
-
-def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Cut a sequence into runs of `size`."""
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
-
-
-__all__ = ["BuildReport", "CorpusError", "IndexBusy", "Progress", "build_index"]
+__all__ = ["BuildError", "BuildReport", "CorpusError", "Progress", "build_index", "write_index"]

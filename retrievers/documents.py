@@ -1,16 +1,39 @@
-"""Files and folders to documents: JSONL corpora, Markdown and text."""
+"""Files and folders to documents: JSONL corpora with file:line errors, other formats by their readers."""
 
 import hashlib
 import json
+import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from retrievers.locks import LOCK
+from retrievers.readers.parsed import Parsed, Table, UnreadableFile
+from retrievers.readers.text import read_text
 from retrievers.records import Document, Scalar
 
+READER_VERSION = "2"
+
 _CORPUS_KEYS = ("id", "title", "text", "metadata")
-_TEXT_SUFFIXES = {".md": "markdown", ".markdown": "markdown", ".txt": "text", ".text": "text"}
+_READERS = {
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".txt": "text",
+    ".text": "text",
+    ".html": "html",
+    ".htm": "html",
+    ".pdf": "pdf",
+    ".docx": "docx",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".xlsx": "xlsx",
+}
+_MAX_LINE_BYTES = 64_000_000
+_MAX_TEXT = 20_000_000
+_MAX_FILE_BYTES = 500_000_000
 
 
 class CorpusError(ValueError):
@@ -30,6 +53,15 @@ class Reading:
     """What a pass over a corpus met besides documents; filled while `read_documents` is iterated."""
 
     skipped: list[Skip] = field(default_factory=list)
+    tables: list["SourceTable"] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table and the file of the corpus it stands in."""
+
+    source: str
+    table: Table
 
 
 def read_documents(corpus: Path, reading: Reading | None = None) -> Iterator[Document]:
@@ -44,7 +76,7 @@ def read_documents(corpus: Path, reading: Reading | None = None) -> Iterator[Doc
     reading = reading if reading is not None else Reading()
     seen: dict[str, str] = {}
     for path in list_files(corpus):
-        for document, place in _read_file(path, corpus, reading):
+        for document, place in read_file(path, corpus, reading):
             if first := seen.get(document.doc_id):
                 raise CorpusError(f"{place}: id: {document.doc_id!r} is already used at {first}")
             seen[document.doc_id] = place
@@ -54,7 +86,7 @@ def read_documents(corpus: Path, reading: Reading | None = None) -> Iterator[Doc
 
 
 def list_files(corpus: Path) -> list[Path]:
-    """List the files of a corpus: itself, or everything below a folder but hidden files, sorted.
+    """List the files of a corpus: itself, or everything below a folder but hidden files and indexes, sorted.
 
     Raises:
         CorpusError: The path does not exist.
@@ -63,32 +95,78 @@ def list_files(corpus: Path) -> list[Path]:
         return [corpus]
     if not corpus.is_dir():
         raise CorpusError(f"{corpus}: no such file or folder")
-    below = (path for path in corpus.rglob("*") if path.is_file())
-    return sorted(path for path in below if not any(part.startswith(".") for part in path.relative_to(corpus).parts))
+    files: list[Path] = []
+    for folder, subfolders, names in os.walk(corpus):
+        if (Path(folder) / LOCK).exists():  # an index that lies inside its corpus
+            subfolders.clear()
+            continue
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        files.extend(Path(folder) / name for name in names if not name.startswith((".", "~$")))
+    return sorted(path for path in files if path.is_file())
 
 
 def hash_document(document: Document) -> str:
     """Hash all that indexing a document depends on: id, title, text, metadata."""
     content = [document.doc_id, document.title, document.text, sorted(document.metadata.items())]
-    return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(json.dumps(content, ensure_ascii=False).encode("utf-8")).hexdigest()
 
 
-def _read_file(path: Path, corpus: Path, reading: Reading) -> Iterator[tuple[Document, str]]:
+def read_file(path: Path, corpus: Path, reading: Reading) -> Iterator[tuple[Document, str]]:
+    """Read the documents of one file of a corpus, each with its place; what cannot be read is noted in `reading`.
+
+    Raises:
+        CorpusError: A line of a JSONL corpus is broken.
+    """
     suffix = path.suffix.lower()
     if suffix == ".jsonl":
         yield from _read_jsonl(path)
-    elif suffix in _TEXT_SUFFIXES:
-        document = _read_text(path, corpus, reading)
-        if document is not None:
-            yield document, str(path)
-    else:
-        reading.skipped.append(Skip(str(path), f"files of type {suffix or 'none'} are not read"))
+        return
+    name = path.name if path == corpus else path.relative_to(corpus).as_posix()
+    try:
+        parsed, tables = _parse_file(path, _READERS.get(suffix))
+    except (UnreadableFile, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reading.skipped.append(Skip(str(path), reason))
+        return
+    reading.tables.extend(SourceTable("" if path == corpus else name, table) for table in tables)
+    for part in parsed:
+        if part.text.strip():
+            doc_id = f"{name}/{part.key}" if part.key else name
+            yield Document(doc_id, part.title or path.stem, part.text, {"source": name, **part.metadata}), str(path)
+        else:
+            reading.skipped.append(Skip(str(path), "has no text"))
+
+
+def _parse_file(path: Path, kind: str | None) -> tuple[list[Parsed], list[Table]]:
+    """Read a file by its format; the readers' libraries are imported when the first such file is met."""
+    if kind is None:
+        raise UnreadableFile(f"files of type {path.suffix or 'none'} are not read")
+    if path.stat().st_size > _MAX_FILE_BYTES:
+        raise UnreadableFile(f"has {path.stat().st_size:,} bytes (the limit is {_MAX_FILE_BYTES:,})")
+    raw = path.read_bytes()
+    if not raw.strip():
+        raise UnreadableFile("the file is empty")
+    if kind == "csv":
+        return import_module("retrievers.readers.tables").read_csv(raw, path.stem)
+    if kind == "xlsx":
+        return import_module("retrievers.readers.tables").read_xlsx(raw, path.stem)
+    if kind == "pdf":
+        return [import_module("retrievers.readers.pdf").read_pdf(raw)], []
+    if kind == "docx":
+        return [import_module("retrievers.readers.word").read_docx(raw)], []
+    if kind == "html":
+        return [import_module("retrievers.readers.html").read_html(raw)], []
+    return [read_text(raw, markdown=kind == "markdown")], []
 
 
 def _read_jsonl(path: Path) -> Iterator[tuple[Document, str]]:
     with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
+        number = 0
+        while raw := file.readline(_MAX_LINE_BYTES):
+            number += 1
             place = f"{path}:{number}"
+            if len(raw) == _MAX_LINE_BYTES:
+                raise CorpusError(f"{place}: the line has more than {_MAX_LINE_BYTES:,} bytes; split the document")
             try:
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
@@ -107,6 +185,8 @@ def parse_line(line: str, place: str) -> Document:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         raise CorpusError(f"{place}: not JSON: {error.msg} (column {error.colno})") from None
+    except (RecursionError, ValueError) as error:
+        raise CorpusError(f"{place}: not JSON: {error}") from None
     if not isinstance(record, dict):
         raise CorpusError(f"{place}: expected an object with {', '.join(_CORPUS_KEYS)}")
     if unknown := sorted(set(record) - set(_CORPUS_KEYS)):
@@ -116,6 +196,10 @@ def parse_line(line: str, place: str) -> Document:
         raise CorpusError(f"{place}: id: is missing or empty")
     if not text.strip() and not title.strip():
         raise CorpusError(f"{place}: text: is missing or empty")
+    if len(text) > _MAX_TEXT:
+        raise CorpusError(
+            f"{place}: text: has {len(text):,} characters (the limit is {_MAX_TEXT:,}); split the document"
+        )
     return Document(doc_id, title.strip(), text, _take_metadata(record.get("metadata"), place))
 
 
@@ -123,7 +207,7 @@ def _take_string(record: Mapping[str, Any], key: str, place: str) -> str:
     value = record.get(key, "")
     if not isinstance(value, str):
         raise CorpusError(f"{place}: {key}: expected a string, got {_name_type(value)}")
-    return value
+    return _clean(value)
 
 
 def _take_metadata(metadata: object, place: str) -> dict[str, Scalar]:
@@ -134,31 +218,17 @@ def _take_metadata(metadata: object, place: str) -> dict[str, Scalar]:
     for key, value in metadata.items():
         if not isinstance(value, str | int | float | bool | None):
             raise CorpusError(f"{place}: metadata.{key}: expected a string, number or boolean, got {_name_type(value)}")
-    return {key: value for key, value in metadata.items() if value is not None}
+        if isinstance(value, float) and not math.isfinite(value):
+            raise CorpusError(f"{place}: metadata.{key}: expected a finite number, got {value}")
+    scalars = {_clean(key): value for key, value in metadata.items() if value is not None}
+    return {key: _clean(value) if isinstance(value, str) else value for key, value in scalars.items()}
+
+
+def _clean(text: str) -> str:
+    """Replace halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _name_type(value: object) -> str:
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
     return names.get(type(value), "null")
-
-
-def _read_text(path: Path, corpus: Path, reading: Reading) -> Document | None:
-    raw = path.read_bytes()
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        reading.skipped.append(Skip(str(path), "not UTF-8 text"))
-        return None
-    if not text.strip():
-        reading.skipped.append(Skip(str(path), "the file is empty"))
-        return None
-    name = path.name if path == corpus else path.relative_to(corpus).as_posix()
-    kind = _TEXT_SUFFIXES[path.suffix.lower()]
-    return Document(name, _find_title(text, kind) or path.stem, text, {"source": name, "type": kind})
-
-
-def _find_title(text: str, kind: str) -> str | None:
-    if kind != "markdown":
-        return None
-    headings = (line.removeprefix("# ").strip() for line in text.splitlines() if line.startswith("# "))
-    return next(headings, None)

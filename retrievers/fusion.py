@@ -8,8 +8,16 @@ from numpy.typing import NDArray
 Scores = NDArray[np.float32]
 
 
+def scale(scores: Scores) -> Scores:
+    """Bring scores to 0..1 (min-max); scores that are all the same become 0: they tell nothing apart."""
+    if len(scores) == 0:
+        return scores
+    spread = scores.max() - scores.min()
+    return np.asarray((scores - scores.min()) / spread if spread > 0 else np.zeros(len(scores)), dtype=np.float32)
+
+
 def combine_scores(sides: Sequence[Scores], weights: Sequence[float]) -> Scores:
-    """Add up the sides' min-max normalised scores, weighted.
+    """Add up the sides' scaled scores, weighted.
 
     Every side scores the same candidates in the same order; a side that cannot tell them apart adds nothing.
 
@@ -17,9 +25,7 @@ def combine_scores(sides: Sequence[Scores], weights: Sequence[float]) -> Scores:
     """
     total = np.zeros(len(sides[0]), np.float32)
     for scores, weight in zip(sides, weights, strict=True):
-        spread = scores.max(initial=-np.inf) - scores.min(initial=np.inf)
-        if spread > 0:
-            total += weight * (scores - scores.min()) / spread
+        total += weight * scale(scores)
     return total
 
 

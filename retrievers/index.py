@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -11,20 +11,28 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from retrievers.dense import DenseIndex
+from retrievers.balance import choose_weight
+from retrievers.dense import DenseIndex, open_dense
 from retrievers.embedders import Embedder, Vectors, load_embedder
-from retrievers.fusion import combine_scores
+from retrievers.filters import Condition, parse_filters, to_where
+from retrievers.fusion import fuse_ranks
+from retrievers.generation import Generation
 from retrievers.lexical import LexicalIndex, Scores, top_rows
-from retrievers.locks import Lease
-from retrievers.manifest import IndexMismatch, IndexNotFound, Manifest, find_generation, read_manifest
+from retrievers.manifest import IndexMismatch, IndexNotFound, Manifest, find_generation
+from retrievers.ranking import Query, rank_candidates, split_clauses
 from retrievers.records import Hit, Passage
-from retrievers.store import Store
-from retrievers.tokenizer import load_tokenizer
-from retrievers.vectors import VectorFile
+from retrievers.tokenizer import load_tokenizer, query_tokens
 
 Mode = Literal["hybrid", "dense", "lexical"]
+Fusion = Literal["scores", "ranks"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 N_CANDIDATES = 100
+# Up to so many passages that a filter leaves, all are compared: approximate search among few of many finds little.
+N_EXACT = 20_000
+_CACHE_SIZE = 1024
+
+Rows = NDArray[np.int64]
 
 
 def open_index(path: Path | str, embedder: Embedder | None = None) -> "Index":
@@ -34,29 +42,22 @@ def open_index(path: Path | str, embedder: Embedder | None = None) -> "Index":
         IndexNotFound: There is no index at the path.
         IndexMismatch: `embedder` is not the one that the index was built with.
     """
-    generation, lease = _lease_generation(Path(path))
+    generation = _open_generation(Path(path))
     try:
-        manifest = read_manifest(generation)
         if embedder is not None:
-            _check_embedder(embedder, manifest, Path(path))
-    except ValueError:
-        lease.release()
+            check_embedder(embedder, generation.manifest, Path(path))
+    except IndexMismatch:
+        generation.close()
         raise
-    return Index(generation, manifest, lease, embedder)
+    return Index(generation, embedder)
 
 
-def _lease_generation(path: Path) -> tuple[Path, Lease]:
-    """Take a lease of the current generation, again if a writer replaces it in between."""
-    while True:
-        generation = find_generation(path)
-        try:
-            return generation, Lease(generation)
-        except FileNotFoundError:
-            if find_generation(path) == generation:
-                raise IndexNotFound(f"{path}: the index is damaged; build it again") from None
+def check_embedder(embedder: Embedder, manifest: Manifest, path: Path | str) -> None:
+    """Refuse an embedder that did not build the index.
 
-
-def _check_embedder(embedder: Embedder, manifest: Manifest, path: Path) -> None:
+    Raises:
+        IndexMismatch: It is another model, or another version of it.
+    """
     if embedder.fingerprint != manifest.embedder_fingerprint:
         raise IndexMismatch(
             f"{path}: built with embedder {manifest.embedder!r} ({manifest.embedder_fingerprint}), not with "
@@ -64,45 +65,79 @@ def _check_embedder(embedder: Embedder, manifest: Manifest, path: Path) -> None:
         )
 
 
+def _open_generation(path: Path) -> Generation:
+    """Open the current generation, again if a writer replaces it in between."""
+    while True:
+        folder = find_generation(path)
+        try:
+            return Generation(folder)
+        except FileNotFoundError as error:
+            if find_generation(path) == folder:
+                raise IndexNotFound(f"{path}: the index is damaged ({error}); build it again") from None
+
+
 class Index:
     """One generation of an index. Safe to share between threads; `__deepcopy__` returns self."""
 
-    def __init__(self, generation: Path, manifest: Manifest, lease: Lease, embedder: Embedder | None = None) -> None:
-        """Take a finished generation and the lease that keeps it; `open_index` finds them."""
-        weakref.finalize(self, lease.release)
-        self.manifest = manifest
+    def __init__(self, generation: Generation, embedder: Embedder | None = None) -> None:
+        """Take an open generation; `open_index` opens it."""
+        weakref.finalize(self, generation.close)
         self._generation = generation
+        self._store = generation.store
+        self._vectors = generation.vectors
         self._embedder = embedder
-        self._store = Store(generation / "store.sqlite")
         self._lock = threading.RLock()
-        self._embed_query = lru_cache(maxsize=1024)(self._embed_query_anew)
+        self._cached_vectors = lru_cache(_CACHE_SIZE)(lambda text: self.embedder.embed_queries([text])[0])
+        self._cached_allowed = lru_cache(32)(self._store.select_rows)
+        self._cached_rows = lru_cache(_CACHE_SIZE)(self._rank)
 
     @property
     def path(self) -> Path:
         """The index folder."""
-        return self._generation.parent
+        return self._generation.folder.parent
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the index holds and what built it."""
+        return self._generation.manifest
 
     def search(
-        self, query: str, k: int = 10, mode: Mode = "hybrid", filters: Mapping[str, Any] | None = None
+        self,
+        query: str,
+        k: int = 10,
+        mode: Mode = "hybrid",
+        filters: Mapping[str, Any] | None = None,
+        *,
+        exact: bool = False,
+        fusion: Fusion = "scores",
     ) -> list[Hit]:
         """Rank at most `k` passages for `query`, best first.
 
+        Args:
+            query: What to search for.
+            k: How many hits at most.
+            mode: Which sides.
+            filters: Conditions on metadata, see `filters.parse_filters`; only passages that meet them are ranked.
+            exact: Compare the query with every passage, not approximately with near ones.
+            fusion: How hybrid fuses: by scores, or by reciprocal ranks.
+
         Raises:
-            ValueError: `k` is below 1, or the mode is unknown.
+            ValueError: `k` is below 1, or mode or fusion is unknown.
+            FilterError: The filter names an unknown key, or a value of another type.
             IndexMismatch: The embedder of this name is not the one that built the index.
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, got {k}")
         if mode not in MODES:
             raise ValueError(f"unknown mode {mode!r}; known are {', '.join(MODES)}")
-        if filters:
-            raise ValueError("this index has no filters")
+        if fusion not in FUSIONS:
+            raise ValueError(f"unknown fusion {fusion!r}; known are {', '.join(FUSIONS)}")
+        conditions = parse_filters(filters or {}, self.manifest.schema)
         if not query.strip():
             return []
-        rows, scores = self._rank(query, k, mode)
-        passages = self._store.passages_at([int(row) for row in rows])
-        pairs = zip(passages, scores, strict=True)
-        return [Hit(passage, float(score), rank) for rank, (passage, score) in enumerate(pairs, start=1)]
+        rows, scores = self._cached_rows(query, k, mode, conditions, exact, fusion)
+        pairs = zip(self._store.passages_at(rows), scores, strict=True)
+        return [Hit(passage, score, rank) for rank, (passage, score) in enumerate(pairs, start=1)]
 
     def retriever(self, mode: Mode = "hybrid") -> "IndexRetriever":
         """Bind a mode: a `Retriever` for programs."""
@@ -127,33 +162,6 @@ class Index:
         """Share the index: a Chroma client cannot be copied, and DSPy's optimizers deep-copy programs."""
         return self
 
-    def _rank(self, query: str, k: int, mode: Mode) -> tuple[NDArray[np.int64], Scores]:
-        n = max(N_CANDIDATES, k)
-        if mode == "lexical":
-            scores = self._score_lexical(query)
-            rows = top_rows(scores, k)
-            return rows, scores[rows]
-        vector = self._embed_query(query)
-        nearest = self._find_nearest(vector, k if mode == "dense" else n)
-        if mode == "dense":
-            return nearest, self._vectors.score(vector, nearest)
-        lexical = self._score_lexical(query)
-        candidates = np.union1d(nearest, top_rows(lexical, n))
-        fused = combine_scores([self._vectors.score(vector, candidates), lexical[candidates]], [0.5, 0.5])
-        order = np.lexsort((candidates, -fused))[:k]
-        return candidates[order], fused[order]
-
-    def _score_lexical(self, query: str) -> Scores:
-        return self._lexical.score(load_tokenizer(self.manifest.words)(query))
-
-    def _find_nearest(self, vector: Vectors, n: int) -> NDArray[np.int64]:
-        found = (self._store.find_row(passage_id) for passage_id, _ in self._dense.query(vector, n))
-        rows = np.fromiter((row for row in found if row is not None), dtype=np.int64)
-        return rows[np.lexsort((rows, -self._vectors.score(vector, rows)))]
-
-    def _embed_query_anew(self, query: str) -> Vectors:
-        return self.embedder.embed_queries([query])[0]
-
     @property
     def embedder(self) -> Embedder:
         """The embedder that built the index, loaded by name at first use.
@@ -165,17 +173,99 @@ class Index:
         with self._lock:
             if self._embedder is None:
                 embedder = load_embedder(self.manifest.embedder)
-                _check_embedder(embedder, self.manifest, self.path)
+                check_embedder(embedder, self.manifest, self.path)
                 self._embedder = embedder
             return self._embedder
 
+    def _rank(
+        self, query: str, k: int, mode: Mode, conditions: tuple[Condition, ...], exact: bool, fusion: Fusion
+    ) -> tuple[list[int], list[float]]:
+        allowed = self._cached_allowed(conditions) if conditions else None
+        if allowed is not None and not len(allowed):
+            return [], []
+        if mode == "lexical":
+            rows, scores = self._rank_lexical(query, k, allowed)
+        elif mode == "dense":
+            rows, scores = self._rank_dense(query, k, allowed, conditions, exact)
+        else:
+            rows, scores = self._rank_hybrid(query, k, allowed, conditions, exact, fusion)
+        return rows.tolist(), scores.tolist()
+
+    def _rank_lexical(self, query: str, k: int, allowed: Rows | None) -> tuple[Rows, Scores]:
+        scores = self._score_lexical(self._tokenize(query))
+        rows = _pick(scores, k, allowed)
+        return rows, scores[rows]
+
+    def _rank_dense(
+        self, query: str, k: int, allowed: Rows | None, conditions: Sequence[Condition], exact: bool
+    ) -> tuple[Rows, Scores]:
+        vector = self._cached_vectors(query)
+        rows = self._find_nearest(vector, k, allowed, conditions, exact)
+        return rows, self._vectors.score(vector, rows)
+
+    def _rank_hybrid(
+        self,
+        query: str,
+        k: int,
+        allowed: Rows | None,
+        conditions: Sequence[Condition],
+        exact: bool,
+        fusion: Fusion,
+    ) -> tuple[Rows, Scores]:
+        n = max(N_CANDIDATES, k)
+        weight = choose_weight(self.manifest.dense_weights, query)
+        vector = self._cached_vectors(query)
+        nearest = self._find_nearest(vector, n, allowed, conditions, exact) if weight else np.empty(0, np.int64)
+        tokens = self._tokenize(query)
+        lexical = self._score_lexical(tokens)
+        matching = _pick(lexical, n, allowed)
+        if fusion == "ranks":
+            totals = fuse_ranks([nearest.tolist(), matching.tolist()], [2 * weight, 2 * (1 - weight)])
+            rows = np.asarray(sorted(totals, key=lambda row: (-totals[row], row))[:k], dtype=np.int64)
+            return rows, np.asarray([totals[row] for row in rows.tolist()], dtype=np.float32)
+        rows = np.union1d(nearest, matching)
+        if not len(rows):
+            return rows, np.empty(0, np.float32)
+        clauses = split_clauses(query)
+        vectors = np.stack([vector, *map(self._cached_vectors, clauses)])
+        parts = Query(vectors, [tokens, *map(self._tokenize, clauses)])
+        scores = rank_candidates(parts, rows, self._vectors.read(rows), self._score_lexical, weight)
+        order = np.lexsort((rows, -scores))[:k]
+        return rows[order], scores[order]
+
+    def _tokenize(self, query: str) -> list[str]:
+        return query_tokens(query, load_tokenizer(self.manifest.words))
+
+    def _score_lexical(self, tokens: Sequence[str]) -> Scores:
+        return self._lexical.score(tokens)
+
+    def _find_nearest(
+        self, vector: Vectors, n: int, allowed: Rows | None, conditions: Sequence[Condition], exact: bool
+    ) -> Rows:
+        """Find the `n` nearest rows, best first: exactly where asked to or where a filter leaves few passages."""
+        where = to_where(conditions) if conditions else None
+        if exact or (allowed is not None and (len(allowed) <= N_EXACT or where is None)):
+            return self._compare_all(vector, n, allowed)
+        found = (self._store.find_row(passage_id) for passage_id in self._dense.query(vector, n, where))
+        rows = np.fromiter((row for row in found if row is not None), dtype=np.int64)
+        if allowed is not None:
+            rows = rows[np.isin(rows, allowed)]
+            if len(rows) < min(n, len(allowed)):
+                return self._compare_all(vector, n, allowed)
+        return rows[np.lexsort((rows, -self._vectors.score(vector, rows)))]
+
+    def _compare_all(self, vector: Vectors, n: int, allowed: Rows | None) -> Rows:
+        scores = self._vectors.score(vector, allowed) + 2  # above 0, as `top_rows` asks
+        best = top_rows(scores, n)
+        return best if allowed is None else allowed[best]
+
     @cached_property
     def _dense_now(self) -> DenseIndex:
-        return DenseIndex(self._generation / "chroma")
+        return open_dense(self._generation.folder / "chroma")
 
     @cached_property
     def _lexical_now(self) -> LexicalIndex:
-        return LexicalIndex(self._generation / "lexical")
+        return LexicalIndex(self._generation.folder / "lexical")
 
     @property
     def _dense(self) -> DenseIndex:
@@ -187,9 +277,11 @@ class Index:
         with self._lock:
             return self._lexical_now
 
-    @cached_property
-    def _vectors(self) -> VectorFile:
-        return VectorFile(self._generation / "vectors.f32", self.manifest.dimension)
+
+def _pick(scores: Scores, n: int, allowed: Rows | None) -> Rows:
+    if allowed is None:
+        return top_rows(scores, n)
+    return np.asarray(allowed[top_rows(scores[allowed], n)])
 
 
 @dataclass(frozen=True, slots=True)

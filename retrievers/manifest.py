@@ -2,14 +2,17 @@
 
 import json
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from pathlib import Path
 
-FORMAT = 1
+from retrievers.metadata import FieldType
+
+FORMAT = 2
 _CURRENT = "CURRENT"
 _MANIFEST = "manifest.json"
+_STAMPS = "stamps.json"
 
 
 class IndexNotFound(FileNotFoundError):  # noqa: N818
@@ -30,11 +33,22 @@ class Manifest:
     tokenizer: str
     words: tuple[str, ...]
     chunker: str
-    corpus: str
+    corpora: tuple[str, ...]
     corpus_version: str
     n_documents: int
     n_passages: int
+    schema: Mapping[str, FieldType] = field(default_factory=dict)
+    languages: Mapping[str, int] = field(default_factory=dict)
+    # How much the dense side counts in fusion, by the language of the query; measured when the index is built.
+    dense_weights: Mapping[str, float] = field(default_factory=dict)
+    lexical_engine: str = "rank-bm25"
+    n_edits: int = 0  # records deleted or written over in the Chroma folder since it was last filled anew
     format: int = FORMAT
+
+    @property
+    def corpus_hash(self) -> str:
+        """Another name for the corpus version."""
+        return self.corpus_version
 
 
 def hash_corpus(documents: Iterable[tuple[str, str]]) -> str:
@@ -63,8 +77,27 @@ def find_generation(path: Path) -> Path:
 def switch_generation(path: Path, generation: Path) -> None:
     """Make `generation` the one that readers use, atomically."""
     temporary = path / f"{_CURRENT}.{os.getpid()}"
-    temporary.write_text(generation.name + "\n", encoding="utf-8")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(generation.name + "\n")
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(temporary, path / _CURRENT)
+
+
+def read_stamps(path: Path, corpus_version: str) -> dict[str, dict[str, str]]:
+    """Read when the files of each corpus were read; nothing when that was for another version of the corpus."""
+    try:
+        record = json.loads((path / _STAMPS).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return dict(record["files"]) if record.get("corpus_version") == corpus_version else {}
+
+
+def write_stamps(path: Path, corpus_version: str, files: Mapping[str, Mapping[str, str]]) -> None:
+    """Write when the files of each corpus were read: corpus to file to stamp."""
+    temporary = path / f"{_STAMPS}.{os.getpid()}"
+    temporary.write_text(json.dumps({"corpus_version": corpus_version, "files": files}, ensure_ascii=False), "utf-8")
+    os.replace(temporary, path / _STAMPS)
 
 
 def read_manifest(generation: Path) -> Manifest:
@@ -73,13 +106,26 @@ def read_manifest(generation: Path) -> Manifest:
     Raises:
         IndexMismatch: Another version of this project wrote it.
     """
-    record = json.loads((generation / _MANIFEST).read_text(encoding="utf-8"))
-    if record.get("format") != FORMAT or set(record) != {field.name for field in fields(Manifest)}:
-        raise IndexMismatch(f"{generation.parent}: the index has another format; build it again")
-    return Manifest(**{**record, "words": tuple(record["words"])})
+    return parse_manifest((generation / _MANIFEST).read_text(encoding="utf-8"), str(generation.parent))
+
+
+def parse_manifest(text: str, place: str) -> Manifest:
+    """Parse a manifest that was written at `place`.
+
+    Raises:
+        IndexMismatch: Another version of this project wrote it.
+    """
+    record = json.loads(text)
+    if record.get("format") != FORMAT or set(record) != {item.name for item in fields(Manifest)}:
+        raise IndexMismatch(f"{place}: the index has another format; build it again")
+    return Manifest(**{**record, "words": tuple(record["words"]), "corpora": tuple(record["corpora"])})
 
 
 def write_manifest(generation: Path, manifest: Manifest) -> None:
     """Write a generation's manifest."""
-    text = json.dumps(asdict(manifest), ensure_ascii=False, indent=2)
-    (generation / _MANIFEST).write_text(text + "\n", encoding="utf-8")
+    (generation / _MANIFEST).write_text(format_manifest(manifest), encoding="utf-8")
+
+
+def format_manifest(manifest: Manifest) -> str:
+    """Format a manifest as JSON."""
+    return json.dumps(asdict(manifest), ensure_ascii=False, indent=2) + "\n"

@@ -3,10 +3,14 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
+from retrievers.metadata import parse_date
+from retrievers.readers.parsed import PAGE_BREAK
 from retrievers.records import Document, Passage, Scalar
 
-VERSION = "structure-1"
+VERSION = "structure-2"
+TITLE_WEIGHT = 2
 
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _HEADING = re.compile(r"^(#{1,6})\s+(.+?)\s*#*\s*$")
@@ -14,6 +18,9 @@ _TABLE_ROW = re.compile(r"^\s*\|.*\|\s*$")
 _LIST_ITEM = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)、])\s+")
 # A sentence ends at Chinese full stops, or at a Latin one before a space; its closing quotes belong to it.
 _SENTENCE = re.compile(r".+?(?:[。！？；…]+[”’」』）》\"']*|[.!?]+[\"')\]”’]*(?=\s)|\n|$)\s*", re.DOTALL)
+
+_UNSEARCHED = frozenset({"heading", "lang", "type"})
+_ADDRESS = re.compile(r"[a-z]+://")
 
 CountTokens = Callable[[str], int]
 
@@ -52,29 +59,55 @@ class _Unit:
     lead: str = ""  # what is repeated before it: the header rows of a table that was cut
 
 
+def parse_chunker(fingerprint: str) -> Chunker:
+    """Read a chunker back from its fingerprint."""
+    size, overlap = (int(part.split("=")[1]) for part in fingerprint.split()[1:3])
+    return Chunker(size, overlap)
+
+
 def split_document(document: Document, chunker: Chunker, count_tokens: CountTokens) -> list[Passage]:
     """Split a document into passages `doc_id#0`, `doc_id#1`, …; a short one stays whole.
 
     A passage is a slice of the text (a cut table repeats its header before each part). Its metadata are the
-    document's, with `heading` (the path of headings it stands under) and `position` (its offset in the text).
+    document's, with `heading` (the path of headings it stands under), `position` (its offset in the text) and, in a
+    paged document, `page`.
     """
     text = document.text.strip()
-    if _fits(text, chunker.size, count_tokens):
-        return [_make_passage(document, 0, text, (), 0)]
+    if PAGE_BREAK not in text and _fits(text, chunker.size, count_tokens):
+        return [_make_passage(document, 0, text, (), 0, 0)]
     tokens_per_character = _measure_density(text, count_tokens)
     limit = max(1, int(chunker.size / tokens_per_character))
     units = [unit for block in _find_blocks(text) for unit in _cut_block(text, block, limit)]
     groups = _pack(units, limit, int(chunker.overlap / tokens_per_character))
     return [
-        _make_passage(document, n, _join(text, group), _common_path(group), group[0].start)
+        _make_passage(document, n, _join(text, group), _common_path(group), group[0].start, _find_page(text, group[0]))
         for n, group in enumerate(groups)
     ]
 
 
 def embedding_text(passage: Passage) -> str:
-    """Put title and heading path before the text: what is embedded."""
-    lead = [passage.title, str(passage.metadata.get("heading", ""))]
-    return "\n".join(part for part in (*lead, passage.text) if part)
+    """Put title and heading path before the text: what is embedded.
+
+    A title that only repeats the file's name is left out, so a renamed file keeps its vectors.
+    """
+    title = "" if _is_named_after_file(passage) else passage.title
+    return "\n".join(part for part in (title, str(passage.metadata.get("heading", "")), passage.text) if part)
+
+
+def lexical_text(passage: Passage) -> str:
+    """Put title, heading path and metadata around the text, the title as often as it weighs: what BM25 counts.
+
+    Questions name sources, authors and products that stand in no text; addresses and dates are left out.
+    """
+    lead = [passage.title] * TITLE_WEIGHT + [str(passage.metadata.get("heading", ""))]
+    values = [value for key, value in passage.metadata.items() if key not in _UNSEARCHED and isinstance(value, str)]
+    words = [value for value in values if not _ADDRESS.match(value) and parse_date(value) is None]
+    return "\n".join(part for part in (*lead, passage.text, *words) if part)
+
+
+def _is_named_after_file(passage: Passage) -> bool:
+    source = passage.metadata.get("source")
+    return isinstance(source, str) and bool(passage.title) and PurePosixPath(source).stem == passage.title
 
 
 def _fits(text: str, size: int, count_tokens: CountTokens) -> bool:
@@ -95,12 +128,14 @@ def _measure_density(text: str, count_tokens: CountTokens) -> float:
     return max(0.05, sum(map(count_tokens, samples)) / sum(map(len, samples)))
 
 
-def _make_passage(document: Document, n: int, text: str, headings: Sequence[str], position: int) -> Passage:
+def _make_passage(document: Document, n: int, text: str, headings: Sequence[str], position: int, page: int) -> Passage:
     metadata: dict[str, Scalar] = dict(document.metadata)
     if headings:
         metadata["heading"] = " > ".join(headings)
     if position:
         metadata["position"] = position
+    if page:
+        metadata["page"] = page
     return Passage(f"{document.doc_id}#{n}", document.doc_id, document.title, text, metadata)
 
 
@@ -210,7 +245,12 @@ def _length(unit: _Unit) -> int:
 
 
 def _join(text: str, group: Sequence[_Unit]) -> str:
-    return (group[0].lead + text[group[0].start : group[-1].end]).strip()
+    return (group[0].lead + text[group[0].start : group[-1].end]).replace(PAGE_BREAK, "\n").strip()
+
+
+def _find_page(text: str, unit: _Unit) -> int:
+    """Find the page, from 1, on which a passage starts; 0 where the document has none."""
+    return text.count(PAGE_BREAK, 0, unit.start) + 1 if PAGE_BREAK in text else 0
 
 
 def _common_path(group: Sequence[_Unit]) -> tuple[str, ...]:

@@ -3,22 +3,51 @@
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from retrievers.records import Document, Passage
+import numpy as np
+from numpy.typing import NDArray
+
+from retrievers.filters import Condition, to_sql
+from retrievers.metadata import Schema, comparable
+from retrievers.records import Passage, Scalar
 
 _SCHEMA = """
-CREATE TABLE documents (
-    doc INTEGER PRIMARY KEY, doc_id TEXT NOT NULL UNIQUE, title TEXT NOT NULL, hash TEXT NOT NULL,
-    metadata TEXT NOT NULL, first_row INTEGER NOT NULL, n_passages INTEGER NOT NULL
+CREATE TABLE IF NOT EXISTS documents (
+    doc INTEGER PRIMARY KEY, doc_id TEXT NOT NULL UNIQUE, title TEXT NOT NULL, hash TEXT NOT NULL, raw TEXT NOT NULL,
+    metadata TEXT NOT NULL, corpus TEXT NOT NULL, source TEXT NOT NULL,
+    first_row INTEGER NOT NULL, n_passages INTEGER NOT NULL
 );
-CREATE TABLE passages (row INTEGER PRIMARY KEY, doc INTEGER NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS passages (
+    row INTEGER PRIMARY KEY, doc INTEGER NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL, hash BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS fields (
+    key TEXT NOT NULL, value NOT NULL, doc INTEGER NOT NULL, PRIMARY KEY (key, value, doc)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS notes (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 _SELECT = """
 SELECT row, doc_id, row - first_row, title, text, documents.metadata, passages.metadata
 FROM passages JOIN documents USING (doc)
 """
+_MAX_VARIABLES = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDocument:
+    """A document as the index keeps it. `raw` is its metadata as read, `metadata` as normalised."""
+
+    doc_id: str
+    title: str
+    hash: str
+    raw: Mapping[str, Scalar]
+    metadata: Mapping[str, Scalar]
+    corpus: str
+    source: str
+    first_row: int = 0
+    n_passages: int = 0
 
 
 class Store:
@@ -29,13 +58,12 @@ class Store:
     """
 
     def __init__(self, path: Path, *, writable: bool = False) -> None:
-        """Open the file read-only, or create it."""
+        """Open the file read-only; or for writing, made when missing."""
         self._path = path
         self._writable = writable
         self._local = threading.local()
         if writable:
-            with self._connection as connection:
-                connection.executescript(_SCHEMA)
+            self._connection.executescript(_SCHEMA)
 
     @property
     def _connection(self) -> sqlite3.Connection:
@@ -47,20 +75,20 @@ class Store:
             self._local.connection = connection
         return connection
 
-    def add(self, entries: Iterable[tuple[Document, str, Sequence[Passage]]]) -> None:
-        """Add documents with their content hashes and passages, in one transaction."""
+    def add(self, entries: Iterable[tuple[StoredDocument, Sequence[Passage], Sequence[bytes]]], schema: Schema) -> None:
+        """Add documents, their passages and what those are recognised by, in one transaction."""
         with self._connection as connection:
-            for document, content_hash, passages in entries:
-                first_row = self.n_passages
-                cursor = connection.execute(
-                    "INSERT INTO documents (doc_id, title, hash, metadata, first_row, n_passages) VALUES (?,?,?,?,?,?)",
-                    (document.doc_id, document.title, content_hash, _dump(document.metadata), first_row, len(passages)),
-                )
-                rows = [
-                    (first_row + n, cursor.lastrowid, passage.text, _dump(_own_metadata(passage, document)))
-                    for n, passage in enumerate(passages)
+            row = self.n_passages
+            for document, passages, hashes in entries:
+                doc = _insert_document(connection, document, row, len(passages))
+                records = [
+                    (row + n, doc, passage.text, _dump(_own_metadata(passage, document)), passage_hash)
+                    for n, (passage, passage_hash) in enumerate(zip(passages, hashes, strict=True))
                 ]
-                connection.executemany("INSERT INTO passages VALUES (?,?,?,?)", rows)
+                connection.executemany("INSERT INTO passages VALUES (?,?,?,?,?)", records)
+                fields = [(key, comparable(value, schema[key]), doc) for key, value in document.metadata.items()]
+                connection.executemany("INSERT OR IGNORE INTO fields VALUES (?,?,?)", fields)
+                row += len(passages)
 
     @property
     def n_documents(self) -> int:
@@ -74,9 +102,13 @@ class Store:
 
     def passages_at(self, rows: Sequence[int]) -> list[Passage]:
         """Read the passages of these rows, in this order."""
-        marks = ",".join("?" * len(rows))
-        found = {record[0]: record for record in self._connection.execute(f"{_SELECT} WHERE row IN ({marks})", rows)}
-        return [_read_passage(found[row]) for row in rows]
+        found: dict[int, tuple[int, str, int, str, str, str, str]] = {}
+        for start in range(0, len(rows), _MAX_VARIABLES):
+            part = rows[start : start + _MAX_VARIABLES]
+            marks = ",".join("?" * len(part))
+            for record in self._connection.execute(f"{_SELECT} WHERE row IN ({marks})", [int(row) for row in part]):
+                found[record[0]] = record
+        return [_read_passage(found[int(row)]) for row in rows]
 
     def iterate_passages(self) -> Iterator[Passage]:
         """Read every passage in row order."""
@@ -85,24 +117,59 @@ class Store:
 
     def passages_of(self, doc_id: str) -> list[Passage]:
         """Read the passages of a document in order; empty when there is no such document."""
-        return [
-            _read_passage(record)
-            for record in self._connection.execute(f"{_SELECT} WHERE doc_id = ? ORDER BY row", (doc_id,))
-        ]
+        found = self._connection.execute(f"{_SELECT} WHERE doc_id = ? ORDER BY row", (doc_id,))
+        return [_read_passage(record) for record in found]
 
     def find_row(self, passage_id: str) -> int | None:
         """Find the row of a passage by its id."""
         doc_id, _, n = passage_id.rpartition("#")
-        if not n.isdecimal():
+        if not n.isascii() or not n.isdecimal() or str(int(n)) != n:
             return None
         record = self._connection.execute(
             "SELECT first_row + ? FROM documents WHERE doc_id = ? AND ? < n_passages", (int(n), doc_id, int(n))
         ).fetchone()
         return None if record is None else int(record[0])
 
-    def doc_ids_at(self, rows: Sequence[int]) -> list[str]:
-        """Read which documents these rows belong to, in this order."""
-        return [passage.doc_id for passage in self.passages_at(rows)]
+    def find_document(self, doc_id: str) -> StoredDocument | None:
+        """Find a document by its id."""
+        return next(self._documents("WHERE doc_id = ?", (doc_id,)), None)
+
+    def documents(self, corpus: str | None = None) -> Iterator[StoredDocument]:
+        """Read every document, or one corpus's, in the order they were added."""
+        if corpus is None:
+            return self._documents("ORDER BY doc")
+        return self._documents("WHERE corpus = ? ORDER BY doc", (corpus,))
+
+    def documents_from(self, corpus: str, source: str) -> list[StoredDocument]:
+        """Read the documents of one file of a corpus, in order."""
+        return list(self._documents("WHERE corpus = ? AND source = ? ORDER BY doc", (corpus, source)))
+
+    def select_rows(self, conditions: Sequence[Condition]) -> NDArray[np.int64]:
+        """List the rows of every passage whose document meets the conditions, ascending."""
+        sql, parameters = to_sql(conditions)
+        spans = self._connection.execute(
+            f"SELECT first_row, n_passages FROM documents WHERE doc IN ({sql}) ORDER BY first_row", parameters
+        ).fetchall()
+        if not spans:
+            return np.empty(0, np.int64)
+        starts, counts = np.asarray(spans, dtype=np.int64).T
+        offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.repeat(starts, counts) + offsets
+
+    def hashes(self, first_row: int = 0, n: int = -1) -> Iterator[tuple[int, bytes]]:
+        """Read what passages are recognised by, of `n` rows or all: rows with hashes."""
+        sql = "SELECT row, hash FROM passages WHERE row >= ? ORDER BY row LIMIT ?"
+        yield from self._connection.execute(sql, (first_row, n))
+
+    def read_note(self, key: str) -> str | None:
+        """Read a note of the writer's."""
+        record = self._connection.execute("SELECT value FROM notes WHERE key = ?", (key,)).fetchone()
+        return None if record is None else str(record[0])
+
+    def write_note(self, key: str, value: str) -> None:
+        """Keep a note of the writer's."""
+        with self._connection as connection:
+            connection.execute("INSERT OR REPLACE INTO notes VALUES (?,?)", (key, value))
 
     def close(self) -> None:
         """Close this thread's connection."""
@@ -111,8 +178,24 @@ class Store:
             connection.close()
             self._local.connection = None
 
+    def _documents(self, clause: str, parameters: Sequence[str] = ()) -> Iterator[StoredDocument]:
+        columns = "doc_id, title, hash, raw, metadata, corpus, source, first_row, n_passages"
+        for record in self._connection.execute(f"SELECT {columns} FROM documents {clause}", parameters):
+            doc_id, title, content_hash, raw, metadata, *rest = record
+            yield StoredDocument(doc_id, title, content_hash, json.loads(raw), json.loads(metadata), *rest)
 
-def _own_metadata(passage: Passage, document: Document) -> dict[str, object]:
+
+def _insert_document(connection: sqlite3.Connection, document: StoredDocument, row: int, n_passages: int) -> int:
+    values = (document.doc_id, document.title, document.hash, _dump(document.raw), _dump(document.metadata))
+    cursor = connection.execute(
+        "INSERT INTO documents (doc_id, title, hash, raw, metadata, corpus, source, first_row, n_passages)"
+        " VALUES (?,?,?,?,?,?,?,?,?)",
+        (*values, document.corpus, document.source, row, n_passages),
+    )
+    return int(cursor.lastrowid or 0)
+
+
+def _own_metadata(passage: Passage, document: StoredDocument) -> dict[str, Scalar]:
     return {key: value for key, value in passage.metadata.items() if key not in document.metadata}
 
 
@@ -121,5 +204,5 @@ def _read_passage(record: tuple[int, str, int, str, str, str, str]) -> Passage:
     return Passage(f"{doc_id}#{n}", doc_id, title, text, {**json.loads(metadata), **json.loads(own)})
 
 
-def _dump(metadata: object) -> str:
-    return json.dumps(dict(metadata), ensure_ascii=False)  # type: ignore[call-overload]
+def _dump(metadata: Mapping[str, Scalar]) -> str:
+    return json.dumps(dict(metadata), ensure_ascii=False)

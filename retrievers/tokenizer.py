@@ -13,6 +13,21 @@ from pathlib import Path
 from typing import Any
 
 VERSION = "bilingual-1"
+ID_WEIGHT = 3
+
+_FUNCTION_WORDS = frozenset(
+    (
+        "a an the of to in on at by for with from as is are was were be been being am do does did done has "
+        "have had having and or not no nor but if then than that this these those it its he she they them his "
+        "her their him we you i me my our your who whom whose which what when where why how there here can "
+        "could will would shall should may might must about into over under between during before after above "
+        "below up down out off again further once all any both each few more most other some such only own "
+        "same so too very s t just also "
+        "的 了 是 在 我 有 和 就 不 人 都 一 一个 上 也 很 到 说 要 去 你 会 着 没有 看 好 自己 "
+        "这 吗 呢 吧 啊 什么 怎么 怎么样 怎样 如何 哪些 哪个 哪 为什么 多少 几 请问 与 及 或 被 把 "
+        "对 从 而 以 之 其 该 那 这个 那个 可以 能 呀 么 "
+    ).split()
+)
 
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _HAN_RUN = re.compile(f"[{_HAN}]+")
@@ -87,6 +102,14 @@ def tokenize(text: str) -> list[str]:
     return load_tokenizer()(text)
 
 
+def query_tokens(text: str, tokenizer: Tokenizer) -> list[str]:
+    """Cut a query: each token once, without function words unless nothing else is left, ids as often as they weigh."""
+    tokens = list(dict.fromkeys(tokenizer(text)))
+    content = [token for token in tokens if token not in _FUNCTION_WORDS] or tokens
+    ids = set(find_ids(text))
+    return [token for token in content for _ in range(ID_WEIGHT if token in ids else 1)]
+
+
 def find_ids(text: str) -> list[str]:
     """List the ids in `text` (`e-1024`, `inc-778899`, `fk22`) as tokens, in order, without repeats."""
     chunks = (_POSSESSIVE.sub("", match.group()) for match in _CHUNK.finditer(_fold(text)))
@@ -94,6 +117,8 @@ def find_ids(text: str) -> list[str]:
 
 
 def _fold(text: str) -> str:
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode("utf-8")  # half of a surrogate pair cannot be stored
     return unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
 
 

@@ -94,11 +94,11 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
         build_index(corpus, corpus, HashEmbedder())
 
 
-def test_progress_counts_up_to_the_number_of_passages(tmp_path: Path) -> None:
+def test_progress_counts_up_to_the_number_of_documents(tmp_path: Path) -> None:
     calls: list[tuple[str, int, int | None]] = []
     corpus = write_corpus(tmp_path / "c.jsonl", **{f"d{n}": f"text {n}" for n in range(300)})
     build_index(corpus, tmp_path / "i", HashEmbedder(), progress=lambda *call: calls.append(call))
-    embedding = [(done, total) for stage, done, total in calls if stage == "embedding passages"]
+    embedding = [(done, total) for stage, done, total in calls if stage == "indexing documents"]
     assert embedding[0] == (0, 300)
     assert embedding[-1] == (300, 300)
     assert len(embedding) > 2

@@ -70,7 +70,7 @@ def test_passages_are_read_by_id_and_by_document(index: Index) -> None:
     assert [passage.passage_id for passage in passages] == [f"long#{n}" for n in range(len(passages))]
     assert len(passages) > 1
     assert index.passage("long#1") == passages[1]
-    assert index.passage("e1024#0").metadata == {"product": "NX"}
+    assert index.passage("e1024#0").metadata == {"product": "NX", "lang": "en"}
     assert index.passages_of("none") == []
     for missing in ("none#0", "long#999", "long", "#", "long#-1"):
         with pytest.raises(KeyError):

@@ -1,0 +1,387 @@
+"""One generation of an index: written in batches that survive a kill, read under a lease."""
+
+import hashlib
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from retrievers.dense import DenseIndex, open_dense
+from retrievers.embedders import Embedder, Vectors, count_tokens
+from retrievers.lexical import LexicalWriter, TokenFile, finish_lexical
+from retrievers.locks import Lease
+from retrievers.manifest import Manifest, read_manifest
+from retrievers.metadata import Schema, comparable, normalise
+from retrievers.passages import Chunker, embedding_text, lexical_text, split_document
+from retrievers.records import Document, Passage, Scalar
+from retrievers.store import Store, StoredDocument
+from retrievers.tokenizer import Tokenizer
+from retrievers.vectors import KnownVectors, VectorFile, VectorWriter
+
+BATCH_PASSAGES = 256
+N_PROBES = 50
+
+# Called with what is happening, how many are done, of how many (None: not known yet).
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A document to be in the index: just read, or (`document` is None) to be taken over as it was indexed before."""
+
+    stored: StoredDocument
+    document: Document | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What turns documents into an index."""
+
+    embedder: Embedder
+    chunker: Chunker
+    tokenizer: Tokenizer
+
+    def fingerprint(self) -> str:
+        """Name all that decides the passages, vectors and tokens."""
+        parts = (self.embedder.name, self.embedder.fingerprint, self.chunker.fingerprint, self.tokenizer.fingerprint)
+        return " | ".join(parts)
+
+    def split(self, document: Document) -> list[Passage]:
+        """Split a document as the embedder counts tokens."""
+        return split_document(document, self.chunker, lambda text: count_tokens(self.embedder, text))
+
+
+class Generation:
+    """A finished generation, open for reading its parts."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take a lease and open the parts.
+
+        Raises:
+            FileNotFoundError: It is gone.
+            IndexMismatch: Another version of this project wrote it.
+        """
+        with ExitStack() as opened:
+            self._lease = opened.enter_context(Lease(folder))
+            self.manifest = read_manifest(folder)
+            opened.pop_all()
+        self.folder = folder
+        self.store = Store(folder / "store.sqlite")
+        self.vectors = VectorFile(folder / "vectors.f32", self.manifest.dimension)
+
+    def close(self) -> None:
+        """Close the store and give the lease back."""
+        self.store.close()
+        self._lease.release()
+
+    def __enter__(self) -> Self:
+        """Use it for a block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+
+class GenerationWriter:
+    """Writes documents batch by batch; what a killed writer committed is kept by the next one with the same plan.
+
+    A batch is committed by its transaction in the store, the last thing written of it: vectors, tokens and Chroma
+    records beyond the store's rows are dropped or written over. Writing runs in a thread beside the embedder.
+    """
+
+    def __init__(
+        self, folder: Path, recipe: Recipe, schema: Schema, dimension: int, old: Generation | None, known: KnownVectors
+    ) -> None:
+        """Go on with a folder that `prepare_folder` made.
+
+        Args:
+            folder: The new generation.
+            recipe: What turns documents into an index.
+            schema: The types of all metadata keys.
+            dimension: Of the embedder's vectors.
+            old: The generation before, whose passages and tokens are taken over where they still hold.
+            known: Vectors that need not be computed again.
+        """
+        self._recipe, self._schema, self._dimension, self._known = recipe, schema, dimension, known
+        self._old = old
+        self._folder = folder
+        same_tokens = old is not None and old.manifest.tokenizer == recipe.tokenizer.fingerprint
+        self._old_tokens = TokenFile(old.folder / "lexical") if old is not None and same_tokens else None
+        self._store = Store(folder / "store.sqlite", writable=True)
+        n_rows = self._store.n_passages
+        started = (folder / "lexical" / "vocabulary.txt").exists()
+        inherit = old.folder / "lexical" if old is not None and same_tokens and not started else None
+        self._vectors = VectorWriter(folder / "vectors.f32", dimension, n_rows)
+        self._lexical = LexicalWriter(folder / "lexical", n_rows, inherit)
+        self._dense = open_dense(folder / "chroma")
+        self._edits_chroma = self._store.read_note("chroma") == "edited"
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="index-writer")
+        self._written: Future[None] | None = None
+        self.n_embedded = 0
+        self.n_edits = 0
+
+    def write(self, entries: Sequence[Entry], progress: Progress) -> None:
+        """Write all documents that are not committed yet."""
+        done = self._store.n_documents
+        progress("indexing documents", done, len(entries))
+        for batch in self._gather(entries[done:]):
+            keys = [[_hash_text(embedding_text(passage)) for passage in passages] for _, passages in batch]
+            vectors = self._embed(batch, [key for document_keys in keys for key in document_keys])
+            tokens = [self._find_tokens(document, passage) for document, passages in batch for passage in passages]
+            self._wait()
+            self._written = self._worker.submit(self._commit, batch, keys, vectors, tokens)
+            done += len(batch)
+            progress("indexing documents", done, len(entries))
+        self._wait()
+
+    def finish(self, progress: Progress) -> tuple[str, int]:
+        """Delete what is gone from Chroma, check it, build BM25; return BM25's engine and the number of passages."""
+        if self._edits_chroma:
+            self._delete_gone()
+        progress("checking the index", 0, None)
+        n_passages = self._store.n_passages
+        self._vectors.close()
+        self._lexical.close()
+        vectors = VectorFile(self._folder / "vectors.f32", self._dimension)
+        if self._dense.count() != n_passages or find_unreachable(self._dense, self._store, vectors):
+            self._rebuild_dense(vectors, progress)
+        return finish_lexical(self._folder / "lexical"), n_passages
+
+    def close(self) -> None:
+        """Close every part; a batch in flight is waited for."""
+        self._worker.shutdown()
+        self._vectors.close()
+        self._lexical.close()
+        self._dense.close()
+        self._store.close()
+
+    def _gather(self, entries: Sequence[Entry]) -> Iterator[list[tuple[StoredDocument, list[Passage]]]]:
+        batch: list[tuple[StoredDocument, list[Passage]]] = []
+        n_passages = 0
+        for entry in entries:
+            stored = replace(entry.stored, metadata=normalise(entry.stored.raw, self._schema))
+            passages = self._split(entry, stored)
+            batch.append((stored, passages))
+            n_passages += len(passages)
+            if n_passages >= BATCH_PASSAGES:
+                yield batch
+                batch, n_passages = [], 0
+        if batch:
+            yield batch
+
+    def _split(self, entry: Entry, stored: StoredDocument) -> list[Passage]:
+        if entry.document is not None:
+            document = entry.document
+            return self._recipe.split(Document(document.doc_id, document.title, document.text, stored.metadata))
+        if self._old is None:
+            raise ValueError(f"{stored.doc_id}: there is no earlier index to take it over from")
+        before = self._old.store.find_document(stored.doc_id)
+        own = set(before.metadata) if before else set()
+        return [
+            replace(p, metadata={**stored.metadata, **{k: v for k, v in p.metadata.items() if k not in own}})
+            for p in self._old.store.passages_of(stored.doc_id)
+        ]
+
+    def _embed(self, batch: Sequence[tuple[StoredDocument, list[Passage]]], keys: Sequence[bytes]) -> Vectors:
+        vectors, missing = self._known.find(keys, self._dimension)
+        if missing:
+            passages = [passage for _, document_passages in batch for passage in document_passages]
+            vectors[missing] = self._recipe.embedder.embed_documents([embedding_text(passages[i]) for i in missing])
+            self.n_embedded += len(missing)
+        return vectors
+
+    def _find_tokens(self, stored: StoredDocument, passage: Passage) -> list[str] | np.ndarray:
+        """Take the tokens of the same passage of the old index, or cut it."""
+        if self._old is not None and self._old_tokens is not None:
+            row = self._old.store.find_row(passage.passage_id)
+            if row is not None and lexical_text(self._old.store.passages_at([row])[0]) == lexical_text(passage):
+                return self._old_tokens[row]
+        return self._recipe.tokenizer(lexical_text(passage))
+
+    def _commit(
+        self,
+        batch: Sequence[tuple[StoredDocument, list[Passage]]],
+        keys: Sequence[Sequence[bytes]],
+        vectors: Vectors,
+        tokens: Sequence[list[str] | np.ndarray],
+    ) -> None:
+        self._vectors.append(vectors)
+        for row in tokens:
+            if isinstance(row, np.ndarray):
+                self._lexical.append_ids(row)
+            else:
+                self._lexical.append(row)
+        self._lexical.flush()
+        self._upsert(batch, keys, vectors)
+        entries = [(document, passages, key) for (document, passages), key in zip(batch, keys, strict=True)]
+        self._store.add(entries, self._schema)
+
+    def _upsert(
+        self, batch: Sequence[tuple[StoredDocument, list[Passage]]], keys: Sequence[Sequence[bytes]], vectors: Vectors
+    ) -> None:
+        ids, rows, metadatas = [], [], []
+        row = 0
+        for (document, passages), document_keys in zip(batch, keys, strict=True):
+            known = self._find_in_chroma(document)
+            fields = {key: comparable(value, self._schema[key]) for key, value in document.metadata.items()}
+            for passage, key in zip(passages, document_keys, strict=True):
+                if known.get(passage.passage_id) != key:
+                    ids.append(passage.passage_id)
+                    rows.append(row)
+                    metadatas.append(fields)
+                row += 1
+        self._dense.upsert(ids, vectors[rows], metadatas)
+        self.n_edits += len(ids) if self._edits_chroma else 0
+
+    def _find_in_chroma(self, document: StoredDocument) -> dict[str, bytes]:
+        """Tell which passages of a document the copied collection holds already, as they are now."""
+        if not self._edits_chroma or self._old is None:
+            return {}
+        before = self._old.store.find_document(document.doc_id)
+        if before is None or before.metadata != document.metadata:
+            return {}
+        hashes = self._old.store.hashes(before.first_row, before.n_passages)
+        return {f"{document.doc_id}#{row - before.first_row}": key for row, key in hashes}
+
+    def _delete_gone(self) -> None:
+        if self._old is None:
+            return
+        gone: list[str] = []
+        for before in self._old.store.documents():
+            now = self._store.find_document(before.doc_id)
+            first = 0 if now is None else now.n_passages
+            gone.extend(f"{before.doc_id}#{n}" for n in range(first, before.n_passages))
+        self._dense.delete(gone)
+        self.n_edits += len(gone)
+
+    def _rebuild_dense(self, vectors: VectorFile, progress: Progress) -> None:
+        """Fill a new collection from the vectors file."""
+        self._dense.close()
+        shutil.rmtree(self._folder / "chroma")
+        self._dense = open_dense(self._folder / "chroma")
+        fill_dense(self._dense, self._store, vectors, self._schema, progress)
+        self.n_edits = 0
+
+    def _wait(self) -> None:
+        if self._written is not None:
+            self._written.result()
+            self._written = None
+
+
+def prepare_folder(
+    folder: Path, plan: str, embedder: Embedder, dimension: int, old: Generation | None, edit_chroma: bool
+) -> None:
+    """Make the folder of a new generation, or keep what a killed writer with the same plan left.
+
+    Args:
+        folder: The new generation.
+        plan: Identifies the documents, their order and the recipe.
+        embedder: Makes the vectors.
+        dimension: Theirs.
+        old: The generation before.
+        edit_chroma: Start from a copy of its collection; else from an empty one.
+    """
+    folder.mkdir(exist_ok=True)
+    with closing(Store(folder / "store.sqlite", writable=True)) as store:
+        for key, value in (("plan", plan), ("embedder", embedder.fingerprint), ("dimension", str(dimension))):
+            store.write_note(key, value)
+        if store.read_note("chroma") is None:
+            shutil.rmtree(folder / "chroma", ignore_errors=True)
+            if edit_chroma and old is not None:
+                shutil.copytree(old.folder / "chroma", folder / "chroma")
+            store.write_note("chroma", "edited" if edit_chroma and old is not None else "new")
+
+
+def read_plan(folder: Path) -> str | None:
+    """Read which plan an unfinished generation belongs to; None for a finished one."""
+    if not (folder / "store.sqlite").exists() or (folder / "manifest.json").exists():
+        return None
+    with closing(Store(folder / "store.sqlite", writable=True)) as store:
+        return store.read_note("plan")
+
+
+def fill_dense(
+    dense: DenseIndex, store: Store, vectors: VectorFile, schema: Schema, progress: Progress, with_texts: bool = False
+) -> None:
+    """Write every passage of a store into a collection."""
+    n_passages, done = store.n_passages, 0
+    batch: list[Passage] = []
+    for passage in store.iterate_passages():
+        batch.append(passage)
+        if len(batch) == 4 * BATCH_PASSAGES or done + len(batch) == n_passages:
+            rows = range(done, done + len(batch))
+            metadatas = [to_fields(passage, schema) for passage in batch]
+            texts = [passage.text for passage in batch] if with_texts else None
+            dense.upsert([passage.passage_id for passage in batch], vectors.read(rows), metadatas, texts)
+            done += len(batch)
+            batch = []
+            progress("writing vectors", done, n_passages)
+
+
+def to_fields(passage: Passage, schema: Schema) -> dict[str, Scalar]:
+    """Pick the metadata that filters compare, in the form that Chroma compares."""
+    return {key: comparable(value, schema[key]) for key, value in passage.metadata.items() if key in schema}
+
+
+def find_unreachable(dense: DenseIndex, store: Store, vectors: VectorFile, n_probes: int = N_PROBES) -> list[str]:
+    """Search for sampled passages by their own vectors; list those that approximate search does not reach.
+
+    Chroma has lost records that way after deletions. A passage that only ties with others is reached.
+    """
+    n = len(vectors)
+    rows = sorted(random.Random(n).sample(range(n), min(n_probes, n)))
+    lost = []
+    for row, passage in zip(rows, store.passages_at(rows), strict=True):
+        vector = vectors.read([row])[0]
+        found = dense.query(vector, 10)
+        if passage.passage_id not in found:
+            best = [other for other in map(store.find_row, found) if other is not None]
+            if not best or vectors.score(vector, np.asarray(best)).min() < float(vector @ vector) - 1e-4:
+                lost.append(passage.passage_id)
+    return lost
+
+
+def identify_plan(entries: Sequence[Entry], recipe: Recipe, schema: Schema, old: Generation | None) -> str:
+    """Identify documents, order, recipe and starting point: the same plan writes the same generation."""
+    digest = hashlib.sha256()
+    start = old.folder.name if old is not None else ""
+    digest.update(json.dumps([recipe.fingerprint(), sorted(schema.items()), start]).encode())
+    for entry in entries:
+        digest.update(f"{entry.stored.hash} {entry.stored.doc_id}\n".encode())
+    return digest.hexdigest()
+
+
+def describe(
+    entries: Sequence[Entry], recipe: Recipe, schema: Schema, corpus_version: str, dimension: int, n_passages: int
+) -> Manifest:
+    """Write down what an index holds and what built it."""
+    languages: dict[str, int] = {}
+    for entry in entries:
+        language = str(entry.stored.raw.get("lang", ""))
+        languages[language] = languages.get(language, 0) + 1
+    return Manifest(
+        embedder=recipe.embedder.name,
+        embedder_fingerprint=recipe.embedder.fingerprint,
+        dimension=dimension,
+        tokenizer=recipe.tokenizer.fingerprint,
+        words=recipe.tokenizer.words,
+        chunker=recipe.chunker.fingerprint,
+        corpora=tuple(dict.fromkeys(entry.stored.corpus for entry in entries)),
+        corpus_version=corpus_version,
+        n_documents=len(entries),
+        n_passages=n_passages,
+        schema=dict(schema),
+        languages=dict(sorted(languages.items())),
+    )
+
+
+def _hash_text(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()[:16]

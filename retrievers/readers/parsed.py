@@ -1,0 +1,62 @@
+"""What a reader makes of a file, and how it refuses one."""
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+
+from retrievers.records import Scalar
+
+# Ends a page in the text of a paged document; passages read their page from it.
+PAGE_BREAK = "\f"
+
+_MAX_UNZIPPED = 300_000_000
+_MAX_RATIO = 200
+
+
+class UnreadableFile(ValueError):  # noqa: N818
+    """A file that cannot be read, and why: it is skipped and reported, the others go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """One document of a file. `key` tells several apart, such as the rows of a table."""
+
+    title: str
+    text: str
+    metadata: Mapping[str, Scalar] = field(default_factory=dict)
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a file as it stands, for SQL. Empty cells are None."""
+
+    name: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Scalar | None]]
+
+
+def check_archive(raw: bytes) -> None:
+    """Refuse a zip file (DOCX, XLSX) that unpacks to far more than it holds.
+
+    Raises:
+        UnreadableFile: It does, or it is no zip file.
+    """
+    try:
+        with zipfile.ZipFile(BytesIO(raw)) as archive:
+            size = sum(info.file_size for info in archive.infolist())
+    except zipfile.BadZipFile:
+        raise UnreadableFile("corrupt: not a zip file") from None
+    if size > _MAX_UNZIPPED or (size > 10_000_000 and size > _MAX_RATIO * len(raw)):
+        raise UnreadableFile(f"unpacks from {len(raw):,} to {size:,} bytes, which looks like a zip bomb")
+
+
+def format_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Lay out a table in Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(_format_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def _format_cell(cell: object) -> str:
+    return " ".join(str(cell if cell is not None else "").replace("|", "\\|").split())

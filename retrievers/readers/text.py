@@ -1,0 +1,80 @@
+"""Bytes to text: UTF-8, UTF-16, or what charset-normalizer detects; Markdown and plain text files."""
+
+import codecs
+import re
+
+from charset_normalizer import from_bytes
+
+from retrievers.readers.parsed import Parsed, UnreadableFile
+
+_BOMS = [(codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")]
+_CONTROLS = re.compile("[\x00-\x08\x0e-\x1f]")
+_SAMPLE = 200_000
+_MAX_LINE = 1_000_000
+_TITLE_LINES = 40
+
+
+def decode(raw: bytes) -> str:
+    """Decode text of unknown encoding; where lines differ in theirs, each by its own.
+
+    Raises:
+        UnreadableFile: It is binary.
+    """
+    encoding = next((name for bom, name in _BOMS if raw.startswith(bom)), "utf-8")
+    try:
+        text = raw.decode(encoding)
+    except UnicodeDecodeError:
+        text = _decode_unknown(raw)
+    if len(_CONTROLS.findall(text[:_SAMPLE])) > len(text[:_SAMPLE]) / 100:
+        raise UnreadableFile("binary, not text")
+    return text.replace("\r\n", "\n").replace("\r", "\n").replace("\x00", "")
+
+
+def read_text(raw: bytes, *, markdown: bool) -> Parsed:
+    """Read a Markdown or plain text file; the title is its first heading.
+
+    Raises:
+        UnreadableFile: It is binary, or one line without end.
+    """
+    text = decode(raw)
+    check_lines(text)
+    return Parsed(_find_title(text) if markdown else "", text, {"type": "markdown" if markdown else "text"})
+
+
+def check_lines(text: str) -> None:
+    """Refuse text with a line that nobody wrote.
+
+    Raises:
+        UnreadableFile: A line has more than a million characters.
+    """
+    longest = max(map(len, text.splitlines()), default=0)
+    if longest > _MAX_LINE:
+        raise UnreadableFile(f"a line of {longest:,} characters is not prose (the limit is {_MAX_LINE:,})")
+
+
+def _decode_unknown(raw: bytes) -> str:
+    if b"\x00" in raw[:_SAMPLE]:
+        raise UnreadableFile("binary, not text")
+    # Chinese encodings first: short Chinese text is often taken for a western one.
+    sample = raw[:_SAMPLE]
+    best = from_bytes(sample, cp_isolation=["gb18030", "big5", "shift_jis", "euc_kr", "cp1252", "cp1251"]).best()
+    if best is not None:
+        try:
+            return raw.decode(best.encoding)
+        except UnicodeDecodeError:
+            pass
+    return "".join(_decode_line(line) for line in raw.splitlines(keepends=True))
+
+
+def _decode_line(line: bytes) -> str:
+    for encoding in ("utf-8", "gb18030"):
+        try:
+            return line.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    return line.decode("cp1252", "replace")
+
+
+def _find_title(text: str) -> str:
+    lines = text.lstrip().splitlines()[:_TITLE_LINES]
+    return next((line.removeprefix("# ").strip() for line in lines if line.startswith("# ")), "")
