@@ -75,24 +75,26 @@ def _usage_of(entry: dict[str, Any]) -> Usage:
     responses = response if isinstance(response, tuple | list) else (response,)
     spent = [getattr(one, "usage", None) for one in responses]
     finishes = [getattr(one, "finish_reason", None) for one in responses]
-    prompt_tokens = sum(_count(one, "input_tokens", "prompt_tokens") for one in spent)
-    is_cached = not entry["usage"] and (prompt_tokens > 0 or any(getattr(one, "cache_hit", False) for one in responses))
+    prompts = [_count(one, "input_tokens", "prompt_tokens") for one in spent]
+    replies = [_count(one, "output_tokens", "completion_tokens") for one in spent]
+    was_reported = any(n is not None for n in prompts) or any(getattr(one, "cache_hit", False) for one in responses)
+    is_cached = was_reported and not entry["usage"]
     return Usage(
         lm_calls=len(responses),
         cached_calls=len(responses) if is_cached else 0,
-        prompt_tokens=prompt_tokens,
-        completion_tokens=sum(_count(one, "output_tokens", "completion_tokens") for one in spent),
+        prompt_tokens=sum(n or 0 for n in prompts),
+        completion_tokens=sum(n or 0 for n in replies),
         truncations=finishes.count("length"),
         cost_usd=entry.get("cost") or 0.0,
     )
 
 
-def _count(usage: Any, *names: str) -> int:
+def _count(usage: Any, *names: str) -> int | None:
     for name in names:
         value = usage.get(name) if isinstance(usage, dict) else getattr(usage, name, None)
         if value is not None:
             return int(value)
-    return 0
+    return None
 
 
 def make_lm(spec: str = "local", api_base: str | None = None, meter: Meter | None = None, **kwargs: Any) -> MeteredLM:

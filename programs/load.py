@@ -10,7 +10,7 @@ from programs.rag import NaiveRAG
 from programs.run import Bounds
 from retrievers import Index, Retriever, open_index
 
-_MODES: dict[str, Literal["hybrid", "lexical", "dense"]] = {"hybrid": "hybrid", "keyword": "lexical", "dense": "dense"}
+MODES: dict[str, Literal["hybrid", "lexical", "dense"]] = {"hybrid": "hybrid", "keyword": "lexical", "dense": "dense"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def open_tools(path: Path) -> Tools:
         n_documents=manifest.n_documents,
         n_passages=manifest.n_passages,
     )
-    return Tools(index, {tool: index.retriever(mode) for tool, mode in _MODES.items()}, facts)
+    return Tools(index, {tool: index.retriever(mode) for tool, mode in MODES.items()}, facts)
 
 
 def load_program(spec: str, tools: Tools, bounds: Bounds | None = None) -> NaiveRAG:
