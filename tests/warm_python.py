@@ -128,7 +128,7 @@ def _become(order: dict[str, Any]) -> None:
             runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as end:
         code = end.code
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - shown as the interpreter would show it
         sys.excepthook(*sys.exc_info())
         code = 1
     else:
