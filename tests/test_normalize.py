@@ -67,25 +67,18 @@ def test_what_differs_stays_apart(one: str, other: str) -> None:
 
 def test_ids_numbers_and_chinese_characters_are_the_tokens() -> None:
     text = "NX-220控制器的INC-778801在2025年3月14日用了FW 4.2.1, read-only!"
-    assert tokens(text) == (
-        *(
-            "nx-220",
-            "控",
-            "制",
-            "器",
-            "的",
-            "inc-778801",
-            "在",
-            "2025-03-14",
-            "用",
-            "了",
-            "fw",
-            "4.2.1",
-            "read",
-            "only",
-        ),
-    )
-    assert facts(text) == {"nx-220", "inc-778801", "2025-03-14", "4.2.1"}
+    before = ("nx-220", "控", "制", "器", "的", "inc-778801", "在")
+    assert tokens(text) == (*before, "2025", "month-03", "day-14", "用", "了", "fw", "4.2.1", "read", "only")
+    assert facts(text) == {"nx-220", "inc-778801", "2025", "month-03", "day-14", "4.2.1"}
+
+
+def test_a_part_of_a_date_stands_in_the_whole_one() -> None:
+    whole = " ".join(tokens("14 March 2025"))
+    for part in ("2025", "March 2025", "2025年3月", "14 March", "3月14日"):
+        assert f" {' '.join(tokens(part))} " in f" {whole} "
+    for other in ("2024", "April 2025", "15 March"):
+        assert f" {' '.join(tokens(other))} " not in f" {whole} "
+    assert tokens("1980-85") == ("1980-85",)
 
 
 def test_an_impossible_date_is_left_as_it_is() -> None:

@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trainsets.cases import Case
     from trainsets.checks import Finding
+    from trainsets.drafting import DraftLog
 
 Splits = Mapping[str, Sequence["Case"]]
 
@@ -218,7 +219,7 @@ def _run_draft(args: argparse.Namespace) -> int:
 
     lm, notes, kept = make_lm(args.lm, args.api_base), DraftLog(), 0
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    with dspy.context(lm=lm, adapter=LeanJSONAdapter()), _progress(args.n) as advance:
+    with dspy.context(lm=lm, adapter=LeanJSONAdapter()), _progress(args.n, notes) as advance:
         for case in draft_cases(documents, args.n, args.seed, notes):
             kept += 1
             with args.out.open("a", encoding="utf-8") as file:
@@ -271,17 +272,23 @@ def _read_texts(corpus: Path) -> dict[str, str]:
 
 
 @contextmanager
-def _progress(total: int) -> Any:
-    """Show on stderr how many drafts are done and how long the rest may take."""
+def _progress(total: int, notes: "DraftLog") -> Iterator[Callable[[str], None]]:
+    """Show on stderr how many drafts are done, after how many tries, and how long the rest may take."""
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+    from rich.progress import TimeRemainingColumn as TimeLeft
+    from rich.text import Text
 
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    class Tries(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{notes.n_tries} tries")
+
+    columns = (TextColumn("drafting"), BarColumn(), MofNCompleteColumn(), Tries(), TimeLeft())
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("drafting", total=total)
+        task = bar.add_task("", total=total)
 
         def advance(text: str) -> None:
-            bar.console.print(text, highlight=False, markup=False)
+            bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
             bar.advance(task)
 
         yield advance

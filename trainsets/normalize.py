@@ -74,6 +74,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
+_ISO = re.compile(r"(?:(?P<y>\d{4})|-)-(?P<m>\d{2})(?:-(?P<d>\d{2}))?")
 _CJK = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]")
 
 
@@ -95,8 +96,19 @@ def normalize(text: str) -> str:
 
 @lru_cache(maxsize=16_384)
 def tokens(text: str) -> tuple[str, ...]:
-    """Split the normal form: ids, numbers, versions and dates whole, words, Chinese by characters; no punctuation."""
-    return tuple(_TOKEN.findall(normalize(text)))
+    """Split the normal form: ids, numbers and versions whole, words, Chinese by characters; no punctuation.
+
+    A date becomes year, month and day (`2025`, `month-03`, `day-14`), so that "March 2025" stands in "14 March 2025".
+    """
+    return tuple(part for token in _TOKEN.findall(normalize(text)) for part in _date_parts(token))
+
+
+def _date_parts(token: str) -> tuple[str, ...]:
+    match = _ISO.fullmatch(token)
+    if not match or int(match["m"]) > 12:
+        return (token,)
+    parts = (match["y"] or "", f"month-{match['m']}", f"day-{match['d']}" if match["d"] else "")
+    return tuple(part for part in parts if part)
 
 
 def facts(text: str) -> frozenset[str]:
