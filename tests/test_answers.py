@@ -125,6 +125,18 @@ def test_a_right_answer_in_any_form_is_full_and_a_wrong_number_is_nothing() -> N
     assert 0 < score("Anna Maria Lindqvist", "Anna Lindqvist") < 1
 
 
+@pytest.mark.parametrize(
+    ("answer", "points"),
+    [("3", 1), ("3 days", 1), ("3 of them", 1), ("three", 1), ("3 weeks", 0), ("3 cm", 0), ("3天", 0)],
+)
+def test_a_bare_accepted_number_does_not_accept_another_unit(answer: str, points: float) -> None:
+    assert answer_score(case(answer=["3", "3 days"]), answer) == points
+
+
+def test_a_number_whose_unit_is_not_known_accepts_any() -> None:
+    assert answer_score(case(answer=["3"]), "3 weeks") == 1
+
+
 def test_rambling_past_the_room_costs_more_the_longer_it_is() -> None:
     short, long, longer = ("24 V " + "and so on " * n for n in (5, 50, 500))
     assert score("24 V", short) == 1

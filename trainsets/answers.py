@@ -18,6 +18,9 @@ LONG_ANSWER_WORDS = 12
 ROOM_WORDS = 40
 """Words that an answer may spend beyond twice its gold before it counts as rambling."""
 
+_UNITS = set("ms s sec seconds min minutes h hour hours day days week weeks month months year years".split())
+_UNITS |= set("mm cm m km g kg t v a ma w kw hz khz mhz kb mb gb % °c bar pa nm eur usd cny nok sek gbp chf".split())
+_UNITS |= set("天日周月年小分秒毫元米伏安瓦")
 _YES = {"yes", "yeah", "yep", "correct", "true", "是", "对", "是的", "对的"}
 _NO = {"no", "nope", "not", "false", "否", "不", "没", "无", "不是", "没有", "不对", "不能", "不可以"}
 _NEGATIONS = {"not", "never", "cannot", "isnt", "arent", "wasnt", "doesnt", "dont", "without", "不", "没", "未", "非"}
@@ -155,7 +158,20 @@ def _groups_credit(case: Case, answer: str) -> float:
 
 
 def _answer_credit(case: Case, answer: str) -> float:
-    return max((_credit(answer, gold) for gold in case.answer), default=0.0)
+    usable = [gold for gold in case.answer if not _contradicts_unit(tokens(answer), tokens(gold), case.answer)]
+    return max((_credit(answer, gold) for gold in usable), default=0.0)
+
+
+def _contradicts_unit(words: Words, gold: Words, accepted: Iterable[str]) -> bool:
+    """Say whether a bare accepted number is given with a unit that its fuller accepted forms do not have.
+
+    `3` beside `3 days` accepts "3", and "3 of them", but not "3 weeks".
+    """
+    fuller = {word for text in accepted for word in tokens(text) if set(gold) < set(tokens(text))}
+    if len(gold) != 1 or not facts(" ".join(gold)) or not fuller:
+        return False
+    units = {words[end] for _, end in _spans(words, gold) if end < len(words)} & _UNITS
+    return bool(units - fuller)
 
 
 def _credit(answer: str, gold: str) -> float:
