@@ -219,15 +219,17 @@ def _run_draft(args: argparse.Namespace) -> int:
 
     lm, notes, kept = make_lm(args.lm, args.api_base), DraftLog(), 0
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    with dspy.context(lm=lm, adapter=LeanJSONAdapter()), _progress(args.n, notes) as advance:
-        for case in draft_cases(documents, args.n, args.seed, notes):
-            kept += 1
-            with args.out.open("a", encoding="utf-8") as file:
-                file.write(to_line(case))
-            advance(f"{case.kind}: {case.question}")
-    for reason, count in notes.rejected.most_common():
-        print(f"rejected {count}: {reason}", file=sys.stderr)
-    print(f"{args.out}: {kept} of {args.n} drafts from {notes.n_tries} tries; read each one before you use it")
+    try:
+        with dspy.context(lm=lm, adapter=LeanJSONAdapter()), _progress(args.n, notes) as advance:
+            for case in draft_cases(documents, args.n, args.seed, notes):
+                kept += 1
+                with args.out.open("a", encoding="utf-8") as file:
+                    file.write(to_line(case))
+                advance(f"{case.kind}: {case.question}")
+    finally:
+        for reason, count in notes.rejected.most_common():
+            print(f"rejected {count}: {reason}", file=sys.stderr)
+        print(f"{args.out}: {kept} of {args.n} drafts from {notes.n_tries} tries; read each one before you use it")
     return 0 if kept else 1
 
 
