@@ -16,7 +16,7 @@ OptimizerName = Literal["bootstrap", "mipro"]
 OPTIMIZERS: tuple[OptimizerName, ...] = ("bootstrap", "mipro")
 Metric = Callable[[dspy.Example, dspy.Prediction, Any], float | bool]
 
-_MAX_ERRORS = 3
+_MAX_ERRORS = 10  # cases that an LM refuses (too long, say); one that is down ends the compile earlier
 _INSTRUCTION_TOKENS = 800
 
 

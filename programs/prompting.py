@@ -16,13 +16,12 @@ _TURN_CHARS = 300
 _DELIMITER = re.compile(r"</?passage\b[^>]*>", re.IGNORECASE)
 
 
-def format_passages(hits: Sequence[Hit], bounds: Bounds, chars: int | None = None) -> str:
-    """Number and delimit passages; each is cut at `chars`, and text that imitates a delimiter is taken out.
+def format_passages(hits: Sequence[Hit], bounds: Bounds) -> str:
+    """Number and delimit passages; each is cut at the bound, and text that imitates a delimiter is taken out.
 
     Status and date of the document stand in the opening line, so that a newer source can be told from an older one.
     """
-    limit = chars or bounds.passage_chars
-    return "\n".join(_format_passage(number, hit, limit) for number, hit in enumerate(hits, 1))
+    return "\n".join(_format_passage(number, hit, bounds.passage_chars) for number, hit in enumerate(hits, 1))
 
 
 def _format_passage(number: int, hit: Hit, chars: int) -> str:

@@ -1,7 +1,7 @@
 """The programs: NaiveRAG, HybridRAG and AgenticRAG, each question → cited answer or abstention."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
@@ -9,10 +9,9 @@ from dspy.utils.exceptions import AdapterParseError
 from programs import rules
 from programs.prompting import SMALL_TALK, format_conversation, format_passages, say_not_found
 from programs.record import StopReason, make_prediction
-from programs.run import Bounds, Run
+from programs.run import Bounds, Evidence, Run
 from retrievers.records import Hit, Retriever
 from signatures import (
-    TOOLS,
     AnswerFromPassages,
     CondenseQuestion,
     JudgeEvidence,
@@ -23,6 +22,7 @@ from signatures import (
 )
 
 Turn = Mapping[str, str]
+MAX_STEPS = 3
 
 
 class NaiveRAG(dspy.Module):
@@ -47,17 +47,18 @@ class NaiveRAG(dspy.Module):
         run = Run(question, self.retrievers, self.bounds)
         with dspy.context(run_meter=run.meter):
             run.search(self.tool, question, decided_by="rule")
-            return self._finish(run, "sufficient" if run.hops[-1].hits else "no_new_evidence")
+            return self._answer(run, run.context(), "sufficient" if run.hops[-1].hits else "no_new_evidence")
 
-    def _finish(self, run: Run, stop_reason: StopReason, verdict: Verdict | None = None) -> dspy.Prediction:
-        """Answer from the context of the run; without passages, or without a readable answer, abstain."""
-        context = run.context()
+    def _answer(
+        self, run: Run, context: tuple[Hit, ...], stop_reason: StopReason, verdict: Verdict | None = None
+    ) -> dspy.Prediction:
+        """Answer from `context`; without passages, or without a readable answer, abstain."""
         if not context:
             return _abstain(run, stop_reason, verdict)
-        output, error = _predict(self.answer, question=run.question, passages=format_passages(context, run.bounds))
-        if output is None:
-            return _abstain(run, "error", verdict, error)
-        answer = str(output.answer).strip()
+        output, error = _predict(self.answer, passages=format_passages(context, run.bounds), question=run.question)
+        answer = str(output.answer).strip() if output else ""
+        if not answer:
+            return _abstain(run, "error", verdict, error or "the LM gave an empty answer")
         citations = _citations(output.citations, answer, context)
         return _result(run, stop_reason, verdict, answer=answer, citations=citations, context=context)
 
@@ -93,13 +94,12 @@ class AgenticRAG(NaiveRAG):
             run.question = self._standalone(question, history)
             for step, decided_by in self._steps(run):
                 run.search(step.tool, step.query, decided_by=decided_by)
-            verdict = self._verdict(run)
-            while verdict == "insufficient":
-                stop = self._search_again(run)
-                if stop:
-                    return self._give_up(run, stop)
-                verdict = self._verdict(run)
-            return self._finish(run, "sufficient", verdict)
+            evidence = self._judge(run)
+            while evidence.verdict == "insufficient":
+                if stop := self._search_again(run, evidence):
+                    return _abstain(run, stop, "insufficient")
+                evidence = self._judge(run)
+            return self._answer(run, evidence.passages, "sufficient", evidence.verdict)
 
     def _standalone(self, question: str, history: Sequence[Turn]) -> str:
         if not history:
@@ -107,49 +107,47 @@ class AgenticRAG(NaiveRAG):
         output, _ = _decide(self.condense, conversation=format_conversation(history), question=question)
         return str(output.standalone).strip() or question if output else question
 
-    def _steps(self, run: Run) -> list[tuple[SearchStep, Any]]:
+    def _steps(self, run: Run) -> list[tuple[SearchStep, Literal["rule", "lm"]]]:
         """Plan by rule where one search is plainly enough, else by the LM; an unusable plan is the question itself."""
-        by_rule = SearchStep(tool="keyword" if rules.find_ids(run.question) else "hybrid", query=run.question)
+        by_rule = SearchStep(tool="hybrid", query=run.question)
         if rules.is_plain(run.question):
             return [(by_rule, "rule")]
         output, _ = _decide(self.plan, question=run.question)
-        steps = [step for step in (output.steps if output else [])[:3] if step.query.strip() and step.tool in TOOLS]
+        steps = [step for step in (output.steps if output else [])[:MAX_STEPS] if step.query.strip()]
         return [(step, "lm") for step in steps] or [(by_rule, "rule")]
 
-    def _verdict(self, run: Run) -> Verdict:
-        """Judge the evidence: by rule where nothing fits, else by the LM."""
+    def _judge(self, run: Run) -> Evidence:
+        """Judge what was found: by rule where it can't be enough, else by the LM, held to the words it quotes."""
         context = run.context()
-        lacking = _lacking_ids(run.question, context)
-        if not context or lacking:
-            run.note_verdict("insufficient", f"a passage about {', '.join(lacking) or run.question}", "rule")
-            return "insufficient"
-        passages = format_passages(context, run.bounds)
-        output, _ = _decide(self.judge, question=run.question, passages=passages)
-        verdict: Verdict = output.verdict if output else "sufficient"
-        run.note_verdict(verdict, str(output.missing).strip() if output else "", "lm" if output else "rule")
-        return verdict
+        if lacking := rules.lacking_ids(run.question, _texts(context)):
+            return run.note(Evidence("insufficient", context, f"a passage about {', '.join(lacking)}", by="rule"))
+        if not context:
+            return run.note(Evidence("insufficient", context, run.question, by="rule"))
+        output, _ = _decide(self.judge, passages=format_passages(context, run.bounds), question=run.question)
+        if output is None:  # an unreadable judgement is no reason to withhold an answer
+            return run.note(Evidence("sufficient", context, by="rule"))
+        quoted = _quoted(output.quotes, context)
+        if output.verdict != "insufficient" and rules.asks_for_number(run.question) and not _has_digit(output.quotes):
+            return run.note(Evidence("insufficient", context, run.question, by="rule", quotes=tuple(output.quotes)))
+        return run.note(
+            Evidence(output.verdict, quoted or context, str(output.missing).strip(), "lm", tuple(output.quotes))
+        )
 
-    def _search_again(self, run: Run) -> StopReason | None:
+    def _search_again(self, run: Run, evidence: Evidence) -> StopReason | None:
         """Rewrite and search once more; return why not, if the loop has to end."""
         if stop := run.exhausted():
             return stop
-        if len(run.hops) >= run.bounds.max_rounds:
-            return "max_rounds"
         output, _ = _decide(
             self.rewrite,
             question=run.question,
-            known=format_passages(run.context()[:2], run.bounds, chars=300),
-            missing=run.hops[-1].missing,
+            known=list(evidence.quotes) or [hit.passage.title for hit in evidence.passages],
+            missing=evidence.missing,
             tried=run.queries,
         )
         query, tool = (str(output.query).strip(), output.tool) if output else ("", "hybrid")
-        if not query or tool not in TOOLS or run.is_repeated(tool, query):
+        if not query or run.is_repeated(tool, query):
             return "repeated_query"
-        found = run.search(tool, query, goal=run.hops[-1].missing, decided_by="lm")
-        return None if found else "no_new_evidence"
-
-    def _give_up(self, run: Run, stop: StopReason) -> dspy.Prediction:
-        return _abstain(run, stop, "insufficient")
+        return None if run.search(tool, query, goal=evidence.missing, decided_by="lm") else "no_new_evidence"
 
 
 def _predict(predictor: Callable[..., Any], **inputs: Any) -> tuple[Any, str | None]:
@@ -166,9 +164,18 @@ def _decide(predictor: Callable[..., Any], **inputs: Any) -> tuple[Any, str | No
         return _predict(predictor, **inputs)
 
 
-def _lacking_ids(question: str, context: tuple[Hit, ...]) -> list[str]:
-    texts = " ".join(f"{hit.passage.title} {hit.passage.text}" for hit in context)
-    return [one for one in rules.find_ids(question) if not rules.holds_id(one, texts)]
+def _texts(context: tuple[Hit, ...]) -> str:
+    return "\n".join(f"{hit.passage.title}\n{hit.passage.text}" for hit in context)
+
+
+def _quoted(quotes: Sequence[str], context: tuple[Hit, ...]) -> tuple[Hit, ...]:
+    """Return the passages that hold a quote; words that stand in no passage are no evidence."""
+    wanted = [bare for quote in quotes if (bare := rules.bare(quote))]
+    return tuple(hit for hit in context if any(quote in rules.bare(_texts((hit,))) for quote in wanted))
+
+
+def _has_digit(quotes: Sequence[str]) -> bool:
+    return any(rules.has_number(quote) for quote in quotes)
 
 
 def _citations(numbers: Sequence[int], answer: str, context: tuple[Hit, ...]) -> tuple[str, ...]:

@@ -28,7 +28,8 @@ class Hop:
     """One search and what was made of it.
 
     `hits` are all hits, best first; `kept` the ids of those that were new to the run. A verdict is given once a round,
-    so it stands on the last hop of the round; `decided_by` says whether a rule or the LM asked for this search.
+    so it stands on the last hop of the round, with the words the judge quoted for it; `decided_by` says whether a rule
+    or the LM asked for this search.
     """
 
     goal: str
@@ -42,6 +43,7 @@ class Hop:
     verdict: Verdict | None = None
     judged_by: Literal["rule", "lm"] | None = None
     missing: str = ""
+    quotes: tuple[str, ...] = ()
     error: str | None = None
 
 

@@ -31,6 +31,18 @@ _BRIDGE = re.compile(
     r"by the (supplier|person|engineer|manager|company))\b|(的.{1,12}的.{1,12}的)",
     re.IGNORECASE,
 )
+_ASKS_NUMBER = re.compile(
+    r"\b(how (many|much|long|often|old|high|low|heavy|far|tight|big|large|short|fast|late)|"
+    r"what (year|date|price|percentage|temperature|voltage|weight)|which (year|month|quarter)|lead time|when)\b|"
+    r"(多少|多久|多长|多大|多高|多重|几[个天次台年月小件份名位岁时点]|何时|什么时候|哪[一]?[天年月])",
+    re.IGNORECASE,
+)
+_NUMBER_WORD = re.compile(
+    r"\b(zero|no|none|one|once|two|twice|three|four|five|six|seven|eight|nine|ten|eleven|twelve|fifteen|twenty|thirty|"
+    r"forty|fifty|sixty|ninety|hundred|thousand|half|quarter|third|january|february|march|april|may|june|july|august|"
+    r"september|october|november|december|monday|tuesday|wednesday|thursday|friday|daily|weekly|monthly|yearly|annual|"
+    r"immediately|never|always)|[零一二两三四五六七八九十百千万半每]"
+)
 _PLAIN_WORDS = 22
 _PLAIN_CHARACTERS = 42
 
@@ -63,6 +75,26 @@ def is_plain(question: str) -> bool:
     """Tell whether one search with the question itself is the right plan: short, and one fact is asked for."""
     length_ok = len(question) <= _PLAIN_CHARACTERS if is_chinese(question) else len(question.split()) <= _PLAIN_WORDS
     return length_ok and len(find_ids(question)) <= 1 and not _SEVERAL.search(question) and not _BRIDGE.search(question)
+
+
+def lacking_ids(question: str, text: str) -> tuple[str, ...]:
+    """Return the ids of a question that do not stand in `text`; with no other way to name a thing, it is not there."""
+    return tuple(one for one in find_ids(question) if not holds_id(one, text))
+
+
+def asks_for_number(question: str) -> bool:
+    """Tell whether the answer must hold a number: an amount, a length of time, a date, a price."""
+    return _ASKS_NUMBER.search(question) is not None
+
+
+def has_number(text: str) -> bool:
+    """Tell whether a text holds a number, in digits or in words."""
+    return re.search(r"\d", fold(text)) is not None or _NUMBER_WORD.search(fold(text)) is not None
+
+
+def bare(text: str) -> str:
+    """Fold a text and keep its letters and digits alone, so that a quote is found in spite of markup and spacing."""
+    return re.sub(r"[\W_]+", "", fold(text))
 
 
 def holds_id(identifier: str, text: str) -> bool:

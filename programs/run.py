@@ -32,6 +32,17 @@ class Bounds:
     passage_chars: int = 900
 
 
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the judge made of the passages found: which are worth answering from, and what is still missing."""
+
+    verdict: Verdict
+    passages: tuple[Hit, ...]
+    missing: str = ""
+    by: Literal["rule", "lm"] = "lm"
+    quotes: tuple[str, ...] = ()
+
+
 class Run:
     """What happened so far; lives for one question and is never shared between threads."""
 
@@ -50,12 +61,14 @@ class Run:
         return time.monotonic() - self._started
 
     def exhausted(self) -> StopReason | None:
-        """Return why no further LM call may be made, if so; two calls are kept back for the answer."""
+        """Return why the run may not search again, if so; two LM calls are kept back for judging and answering."""
         usage = self.meter.usage
+        if len(self.hops) >= self.bounds.max_rounds:
+            return "max_rounds"
         if self.seconds >= self.bounds.max_seconds:
             return "timeout"
         tokens = usage.prompt_tokens + usage.completion_tokens
-        if usage.lm_calls >= self.bounds.max_lm_calls - 2 or tokens >= self.bounds.max_tokens:
+        if usage.lm_calls + 2 >= self.bounds.max_lm_calls or tokens >= self.bounds.max_tokens:
             return "budget"
         return None
 
@@ -78,9 +91,16 @@ class Run:
         )
         return bool(kept)
 
-    def note_verdict(self, verdict: Verdict, missing: str, judged_by: Literal["rule", "lm"]) -> None:
-        """Write the verdict of this round on its last hop."""
-        self.hops[-1] = replace(self.hops[-1], verdict=verdict, missing=missing, judged_by=judged_by)
+    def note(self, evidence: Evidence) -> Evidence:
+        """Write the verdict of this round on its last hop, and return the evidence."""
+        self.hops[-1] = replace(
+            self.hops[-1],
+            verdict=evidence.verdict,
+            missing=evidence.missing,
+            judged_by=evidence.by,
+            quotes=evidence.quotes,
+        )
+        return evidence
 
     def is_repeated(self, tool: str, query: str) -> bool:
         """Tell whether this very search was made before."""

@@ -12,7 +12,7 @@ class RewriteQuery(dspy.Signature):
     """
 
     question: str = dspy.InputField()
-    known: str = dspy.InputField(desc="what the best passages found so far say")
+    known: list[str] = dspy.InputField()
     missing: str = dspy.InputField()
     tried: list[str] = dspy.InputField()
     query: str = dspy.OutputField(desc="a few words")
