@@ -13,23 +13,49 @@ SMALL_TALK = {
 }
 _TURNS = 6
 _TURN_CHARS = 300
+_PIECE = re.compile(r"[^\n。！？；]*?(?:[.!?](?=\s)|[\n。！？；]|$)\s*", re.DOTALL)
 _DELIMITER = re.compile(r"</?passage\b[^>]*>", re.IGNORECASE)
 
 
-def format_passages(hits: Sequence[Hit], bounds: Bounds) -> str:
-    """Number and delimit passages; each is cut at the bound, and text that imitates a delimiter is taken out.
+def format_passages(hits: Sequence[Hit], question: str, bounds: Bounds) -> str:
+    """Number and delimit passages; of a long one the part that has most of the question's words is shown.
 
     Status and date of the document stand in the opening line, so that a newer source can be told from an older one.
+    Text that imitates a delimiter is taken out.
     """
-    return "\n".join(_format_passage(number, hit, bounds.passage_chars) for number, hit in enumerate(hits, 1))
+    return "\n".join(_format_passage(number, hit, question, bounds.passage_chars) for number, hit in enumerate(hits, 1))
 
 
-def _format_passage(number: int, hit: Hit, chars: int) -> str:
+def _format_passage(number: int, hit: Hit, question: str, chars: int) -> str:
     passage = hit.passage
     facts = [str(passage.metadata[key]) for key in ("status", "date") if passage.metadata.get(key)]
     heading = _DELIMITER.sub(" ", " | ".join([passage.title, *facts]))
-    text = _DELIMITER.sub(" ", passage.text)
-    return f"<passage {number}> {heading}\n{_cut(text, chars)}\n</passage>"
+    return f"<passage {number}> {heading}\n{excerpt(_DELIMITER.sub(' ', passage.text), question, chars)}\n</passage>"
+
+
+def excerpt(text: str, question: str, chars: int) -> str:
+    """Return the run of whole lines or sentences, at most `chars` long, that holds most of the question's words.
+
+    Of equals the first one wins; a piece that alone is too long is cut. What was left out shows as `…`.
+    """
+    if len(text) <= chars:
+        return text
+    pieces = _PIECE.findall(text)
+    wanted = rules.words(question)
+    windows = [_window(pieces, start, chars) for start in range(len(pieces))]
+    best = max(range(len(pieces)), key=lambda start: (len(wanted & rules.words(windows[start])), -start))
+    before = "… " if best else ""
+    after = " …" if sum(map(len, pieces[:best])) + len(windows[best]) < len(text) else ""
+    return before + windows[best].strip()[:chars] + after
+
+
+def _window(pieces: Sequence[str], start: int, chars: int) -> str:
+    window = pieces[start]
+    for piece in pieces[start + 1 :]:
+        if len(window) + len(piece) > chars:
+            break
+        window += piece
+    return window
 
 
 def _cut(text: str, chars: int) -> str:

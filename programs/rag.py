@@ -55,7 +55,9 @@ class NaiveRAG(dspy.Module):
         """Answer from `context`; without passages, or without a readable answer, abstain."""
         if not context:
             return _abstain(run, stop_reason, verdict)
-        output, error = _predict(self.answer, passages=format_passages(context, run.bounds), question=run.question)
+        output, error = _predict(
+            self.answer, passages=format_passages(context, run.question, run.bounds), question=run.question
+        )
         answer = str(output.answer).strip() if output else ""
         if not answer:
             return _abstain(run, "error", verdict, error or "the LM gave an empty answer")
@@ -123,7 +125,9 @@ class AgenticRAG(NaiveRAG):
             return run.note(Evidence("insufficient", context, f"a passage about {', '.join(lacking)}", by="rule"))
         if not context:
             return run.note(Evidence("insufficient", context, run.question, by="rule"))
-        output, _ = _decide(self.judge, passages=format_passages(context, run.bounds), question=run.question)
+        output, _ = _decide(
+            self.judge, passages=format_passages(context, run.question, run.bounds), question=run.question
+        )
         if output is None:  # an unreadable judgement is no reason to withhold an answer
             return run.note(Evidence("sufficient", context, by="rule"))
         quoted = _quoted(output.quotes, context)

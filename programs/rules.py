@@ -43,6 +43,10 @@ _NUMBER_WORD = re.compile(
     r"september|october|november|december|monday|tuesday|wednesday|thursday|friday|daily|weekly|monthly|yearly|annual|"
     r"immediately|never|always)|[零一二两三四五六七八九十百千万半每]"
 )
+_STOP = frozenset(
+    "the of to in is it and or for on at by an be as are was were do does did how what which who when where why our we "
+    "you your from with that this there can may must has have had not if any".split()
+)
 _PLAIN_WORDS = 22
 _PLAIN_CHARACTERS = 42
 
@@ -90,6 +94,14 @@ def asks_for_number(question: str) -> bool:
 def has_number(text: str) -> bool:
     """Tell whether a text holds a number, in digits or in words."""
     return re.search(r"\d", fold(text)) is not None or _NUMBER_WORD.search(fold(text)) is not None
+
+
+def words(text: str) -> set[str]:
+    """Return what a text is about, roughly: Latin words and ids of two letters or more, and pairs of Chinese ones."""
+    folded = fold(text)
+    pairs = {run[n : n + 2] for run in re.findall(r"[\u3400-\u9fff]+", folded) for n in range(len(run) - 1)}
+    latin = re.findall(r"[^\W_\u3400-\u9fff]+(?:[.-][^\W_\u3400-\u9fff]+)*", folded)
+    return pairs | ({word for word in latin if len(word) > 1} - _STOP)
 
 
 def bare(text: str) -> str:

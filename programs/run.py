@@ -29,7 +29,7 @@ class Bounds:
     max_seconds: float = 180.0
     k: int = 8
     n_passages: int = 4
-    passage_chars: int = 900
+    passage_chars: int = 600
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """MLflow: one run a compile with its seed and compiled scores, prompts and export; one run an evaluation."""
 
+import logging
 import os
 import sqlite3
 import sys
@@ -99,6 +100,8 @@ def _tracking_error(tracking_uri: str, error: Exception) -> TrackingError:
 
 
 def _prepare(tracking_uri: str, experiment: str) -> None:
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     mlflow.set_tracking_uri(tracking_uri)
     if tracking_uri.startswith("sqlite:///"):
         _make_sqlite_experiment(Path(tracking_uri.removeprefix("sqlite:///")), experiment)
