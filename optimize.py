@@ -43,7 +43,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=("bootstrap", "mipro"), default="bootstrap")
     parser.add_argument("--auto", choices=("light", "medium", "heavy"), default="light", help="size of a mipro run")
     parser.add_argument("--trials", type=positive, metavar="N", help="trials of a mipro run, instead of --auto")
-    parser.add_argument("--max-demos", type=positive, default=2, metavar="N", help="demos of a predictor (2)")
+    parser.add_argument("--max-demos", type=positive, default=3, metavar="N", help="demos of a predictor (3)")
     parser.add_argument("--teacher-lm", metavar="LM", help="LM that runs the program while demos are collected")
     parser.add_argument("--max-lm-calls", type=positive, metavar="N", help="compile with N calls at most")
     parser.add_argument("--limit", type=positive, metavar="N", help="train on a stratified sample of N cases")

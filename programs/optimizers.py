@@ -29,7 +29,7 @@ class Settings:
     """
 
     optimizer: OptimizerName = "bootstrap"
-    max_demos: int = 2
+    max_demos: int = 3
     auto: Literal["light", "medium", "heavy"] = "light"
     n_trials: int | None = None
     seed: int = 0
