@@ -1,4 +1,4 @@
-"""What rules decide better and cheaper than an LM: small talk, ids, plain questions, answers without support."""
+"""What rules decide better and cheaper than an LM: small talk, ids, plain questions, numbers asked for."""
 
 import re
 import unicodedata
@@ -118,9 +118,3 @@ def holds_id(identifier: str, text: str) -> bool:
 def numbers(text: str) -> set[str]:
     """Return the numbers in a text, thousands separators removed."""
     return {one.replace(",", "") for one in _NUMBER.findall(fold(text))}
-
-
-def unsupported(answer: str, evidence: str) -> tuple[str, ...]:
-    """Return the numbers and ids of an answer that stand nowhere in the evidence."""
-    ids = [one for one in find_ids(answer) if not holds_id(one, evidence)]
-    return (*ids, *sorted(numbers(answer) - numbers(evidence)))
