@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 demo: .venv/installed-local
 	$(BIN)/python -m retrievers build trainsets/sample/corpus --index runs/index
-	$(BIN)/python optimize.py --index runs/index --limit 16 --eval-limit 12 --out runs/export
+	$(BIN)/python optimize.py --index runs/index --max-demos 2 --limit 12 --eval-limit 10 --out runs/export
 	$(BIN)/python -m programs ask "Which lot did the bad relays of INC-778832 come from?" --index runs/index --program runs/export --show-hops
 
 test: .venv/installed-dev

@@ -130,12 +130,12 @@ class AgenticRAG(NaiveRAG):
         )
         if output is None:  # an unreadable judgement is no reason to withhold an answer
             return run.note(Evidence("sufficient", context, by="rule"))
-        quoted = _quoted(output.quotes, context)
-        if output.verdict != "insufficient" and rules.asks_for_number(run.question) and not _has_digit(output.quotes):
-            return run.note(Evidence("insufficient", context, run.question, by="rule", quotes=tuple(output.quotes)))
-        return run.note(
-            Evidence(output.verdict, quoted or context, str(output.missing).strip(), "lm", tuple(output.quotes))
-        )
+        quotes = _found(output.quotes, context)
+        enough = quotes and (not rules.asks_for_number(run.question) or any(map(rules.has_number, quotes)))
+        if output.verdict != "insufficient" and not enough:  # words that stand in no passage are no evidence
+            return run.note(Evidence("insufficient", context, run.question, by="rule", quotes=quotes))
+        passages = _holding(quotes, context) or context
+        return run.note(Evidence(output.verdict, passages, str(output.missing).strip(), "lm", quotes))
 
     def _search_again(self, run: Run, evidence: Evidence) -> StopReason | None:
         """Rewrite and search once more; return why not, if the loop has to end."""
@@ -172,14 +172,15 @@ def _texts(context: tuple[Hit, ...]) -> str:
     return "\n".join(f"{hit.passage.title}\n{hit.passage.text}" for hit in context)
 
 
-def _quoted(quotes: Sequence[str], context: tuple[Hit, ...]) -> tuple[Hit, ...]:
-    """Return the passages that hold a quote; words that stand in no passage are no evidence."""
+def _found(quotes: Sequence[str], context: tuple[Hit, ...]) -> tuple[str, ...]:
+    """Return the quotes that stand in the passages, but for markup and spacing."""
+    return tuple(quote for quote in quotes if _holding([quote], context))
+
+
+def _holding(quotes: Sequence[str], context: tuple[Hit, ...]) -> tuple[Hit, ...]:
+    """Return the passages that hold one of the quotes."""
     wanted = [bare for quote in quotes if (bare := rules.bare(quote))]
     return tuple(hit for hit in context if any(quote in rules.bare(_texts((hit,))) for quote in wanted))
-
-
-def _has_digit(quotes: Sequence[str]) -> bool:
-    return any(rules.has_number(quote) for quote in quotes)
 
 
 def _citations(numbers: Sequence[int], answer: str, context: tuple[Hit, ...]) -> tuple[str, ...]:
