@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import sqlite3
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ import mlflow
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
+_PROCESS = "process"
 _PARAM_CHARS = 250
 _STORE_ERRORS = (MlflowException, SQLAlchemyError, sqlite3.Error)
 _TOTALS = ("n", "n_errors", "lm_calls", "tokens", "cost_usd", "parse_failures", "n_cached_calls")
@@ -71,8 +73,10 @@ def track(tracking_uri: str, experiment: str, name: str) -> Iterator[TrackedRun]
     """
     try:
         _prepare(tracking_uri, experiment)
+        _close_orphans(experiment)
         # MLflow would note the absolute path of the script.
-        active = mlflow.start_run(run_name=name, tags={"mlflow.source.name": Path(sys.argv[0]).name})
+        tags = {"mlflow.source.name": Path(sys.argv[0]).name, _PROCESS: f"{socket.gethostname()}:{os.getpid()}"}
+        active = mlflow.start_run(run_name=name, tags=tags)
     except (*_STORE_ERRORS, OSError, ImportError) as error:  # ImportError: the driver of a database is not installed
         raise _tracking_error(tracking_uri, error) from error
     try:
@@ -87,6 +91,27 @@ def track(tracking_uri: str, experiment: str, name: str) -> Iterator[TrackedRun]
     except BaseException:
         _end_run("FAILED")
         raise
+
+
+def _close_orphans(experiment: str) -> None:
+    """End the runs of processes that are gone, which a kill left as running for ever."""
+    running = mlflow.search_runs(
+        experiment_names=[experiment], filter_string="attributes.status = 'RUNNING'", output_format="list"
+    )
+    for one in running:
+        host, _, pid = one.data.tags.get(_PROCESS, "").rpartition(":")
+        if host == socket.gethostname() and not _is_alive(int(pid)):
+            mlflow.tracking.MlflowClient().set_terminated(one.info.run_id, "KILLED")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's process
+        return True
+    return True
 
 
 def _end_run(status: str) -> None:

@@ -1,8 +1,10 @@
 import json
+import signal
 import sqlite3
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -130,18 +132,26 @@ def test_an_empty_experiment_name_is_refused(store: str) -> None:
         raise AssertionError("opened")
 
 
+def log(store: str, *params: dict[str, int], between: Callable[[], None] = lambda: None) -> None:
+    with track(store, "tests", "n") as tracked:
+        for one in params:
+            tracked.log_params(one)
+            between()
+
+
 def test_a_store_that_breaks_during_the_run_is_one_error(store: str, tmp_path: Path) -> None:
-    with pytest.raises(TrackingError, match="no such table"), track(store, "tests", "n") as tracked:
+    def break_it() -> None:
         with closing(sqlite3.connect(tmp_path / "runs" / "mlflow.db")) as connection:
             connection.execute("DROP TABLE params")
             connection.commit()
-        tracked.log_params({"a": 1})
+
+    with pytest.raises(TrackingError, match="no such table: params"):
+        log(store, {"a": 1}, {"b": 2}, between=break_it)
 
 
 def test_a_param_cannot_be_overwritten_silently(store: str) -> None:
-    with pytest.raises(TrackingError, match="a"), track(store, "tests", "n") as tracked:
-        tracked.log_params({"a": 1})
-        tracked.log_params({"a": 2})
+    with pytest.raises(TrackingError, match="Changing param values is not allowed"):
+        log(store, {"a": 1}, {"a": 2})
 
 
 def everything_in(database: Path) -> str:
@@ -226,3 +236,16 @@ def test_nothing_is_sent_to_mlflows_makers() -> None:
     from mlflow.telemetry.utils import is_telemetry_disabled
 
     assert is_telemetry_disabled()
+
+
+def test_a_run_whose_process_was_killed_is_closed_by_the_next(store: str) -> None:
+    script = (
+        "import os, sys\nfrom programs.tracking import track\n"
+        "with track(sys.argv[1], 'tests', 'killed'):\n    os.kill(os.getpid(), 9)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, store], check=False, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    assert [run.info.status for run in runs_in(store)] == ["RUNNING"]
+    with track(store, "tests", "next"):
+        statuses = {run.info.run_name: run.info.status for run in runs_in(store)}
+    assert statuses == {"killed": "KILLED", "next": "RUNNING"}
