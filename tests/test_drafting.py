@@ -65,7 +65,7 @@ def unused(**_: Any) -> dict[str, Any]:
     return {"question": "Which part is it?", "absent": "x", "answer": "", "evidence": "", "first_evidence": ""}
 
 
-def only_unit(passage: str, **changes: str) -> dict[str, Any]:
+def only_unit(passage: str, language: str = "", **changes: str) -> dict[str, Any]:
     return GOOD | changes if "PU-31" in passage else unused()
 
 
@@ -83,6 +83,7 @@ def test_a_good_draft_becomes_a_case_that_passes_the_check(play: Any) -> None:
     [
         ({"answer": "Heron"}, "the answer is not in the passage"),
         ({"answer": ""}, "empty"),
+        ({"question": "NX-220 的电源从哪里来？"}, "another language than the passage"),
         ({"evidence": "Kestrel supplies it."}, "the evidence is not word for word"),
         ({"question": "Does Kestrel make it?"}, "the question holds the answer"),
         ({"question": "Who does this document say makes it?"}, "speaks of the passage"),
@@ -95,7 +96,7 @@ def test_a_good_draft_becomes_a_case_that_passes_the_check(play: Any) -> None:
 )
 def test_a_draft_that_breaks_a_rule_is_rejected_for_it(play: Any, changes: dict[str, str], reason: str) -> None:
     documents = {"unit": DOCUMENTS["unit"]}
-    cases, log = play(documents=documents, DraftQuestion=lambda passage: only_unit(passage, **changes))
+    cases, log = play(documents=documents, DraftQuestion=lambda passage, language: only_unit(passage, **changes))
     assert cases == []
     assert log.rejected == {f"single_hop: {reason}": drafting.TRIES_PER_CASE}
 
@@ -118,7 +119,7 @@ def test_two_documents_that_share_a_rare_name_make_a_two_hop_case(play: Any, mon
     assert find_links(DOCUMENTS) == [("unit", "site", "Kestrel"), ("site", "unit", "Kestrel")]
     monkeypatch.setattr(drafting, "SHARES", {"multi_hop": 1.0, "unanswerable": 0.0})
 
-    def two_hop(first: str, second: str, link: str) -> dict[str, Any]:
+    def two_hop(first: str, second: str, link: str, language: str) -> dict[str, Any]:
         return TWO_HOP if "Bergen" in second else TWO_HOP | {"question": f"Where is {link}?"}
 
     [case], log = play(DraftTwoHop=two_hop)
@@ -132,7 +133,7 @@ def test_an_unanswerable_draft_is_kept_only_if_no_near_document_answers_it(
 ) -> None:
     monkeypatch.setattr(drafting, "SHARES", {"multi_hop": 0.0, "unanswerable": 1.0})
     absent = {"question": "Who signed for the warehouse of Kestrel?", "absent": "the signature"}
-    [case], _ = play(DraftUnanswerable=lambda passage: absent)
+    [case], _ = play(DraftUnanswerable=lambda **_: absent)
     assert not case.answerable
     assert case.gold_ids == case.answer == ()
     assert "site" in case.meta["near"]
@@ -143,7 +144,8 @@ def test_an_unanswerable_draft_is_kept_only_if_no_near_document_answers_it(
         read.append(passages)
         return {"stated": "warehouse is in Bergen" in passages, "answer": "Bergen"}
 
-    cases, log = play(DraftUnanswerable=lambda passage: absent, FindAnswer=find)
+    english = {id_: text for id_, text in DOCUMENTS.items() if id_ != "policy"}
+    cases, log = play(documents=english, DraftUnanswerable=lambda **_: absent, FindAnswer=find)
     assert cases == []
     assert set(log.rejected) == {"unanswerable: the second reading found an answer"}
     assert all("Bergen" in passages for passages in read)
@@ -172,11 +174,11 @@ def test_the_embedded_lm_drafts_cases_that_pass_the_check() -> None:
 
 
 def test_an_unreadable_output_is_counted_and_any_other_error_is_not_hidden(play: Any) -> None:
-    def garbled(passage: str) -> dict[str, Any]:
+    def garbled(**_: str) -> dict[str, Any]:
         raise AdapterParseError("JSONAdapter", drafting.DraftQuestion, "{")
 
     cases, log = play(documents={"unit": DOCUMENTS["unit"]}, DraftQuestion=garbled)
     assert cases == []
     assert log.rejected == {"single_hop: unreadable LM output": drafting.TRIES_PER_CASE}
     with pytest.raises(ZeroDivisionError):
-        play(DraftQuestion=lambda passage: 1 / 0)
+        play(DraftQuestion=lambda **_: 1 / 0)

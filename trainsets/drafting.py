@@ -132,7 +132,8 @@ class _Drafter:
     def _draft_single(self, case_id: str) -> Case:
         doc_id = next(self._ids)
         passage = self.documents[doc_id][:MAX_CHARS]
-        out = self._question(passage=passage)
+        out = self._question(passage=passage, language=_language(passage))
+        _check_language(out.question, passage)
         _check_answer(out.question, out.answer, passage)
         _check_span(out.evidence, passage)
         self._read_again(out.question, out.answer, [passage])
@@ -142,7 +143,8 @@ class _Drafter:
         one, other, link = next(self._pairs)
         first, second = self.documents[one][:MAX_CHARS], self.documents[other][:MAX_CHARS]
         _reject_if(not (contains_answer(first, [link]) and contains_answer(second, [link])), "link not in the passages")
-        out = self._two_hop(first=first, second=second, link=link)
+        out = self._two_hop(first=first, second=second, link=link, language=_language(second))
+        _check_language(out.question, second)
         _reject_if(contains_answer(out.question, [link]), "names the link")
         _check_answer(out.question, out.answer, second)
         _reject_if(contains_answer(first, [out.answer]), "the first passage is enough")
@@ -153,7 +155,9 @@ class _Drafter:
 
     def _draft_unanswerable(self, case_id: str) -> Case:
         doc_id = next(self._ids)
-        out = self._absent(passage=self.documents[doc_id][:MAX_CHARS])
+        passage = self.documents[doc_id][:MAX_CHARS]
+        out = self._absent(passage=passage, language=_language(passage))
+        _check_language(out.question, passage)
         near = [doc_id, *self._nearest(out.question, but=doc_id)]
         self._read_again(out.question, "", [self.documents[id_][:MAX_CHARS] for id_ in near])
         case = _case(case_id, "unanswerable", out.question, [], "", [])
@@ -181,6 +185,15 @@ def _quotas(n: int, can_link: bool) -> dict[str, int]:
     return {"single_hop": n - multi - absent, "multi_hop": multi, "unanswerable": absent}
 
 
+def _language(text: str) -> str:
+    """Name the language of a text: Chinese as soon as it has more Chinese characters than Latin words."""
+    return "Chinese" if len(_CJK.findall(text)) > len(re.findall(r"[A-Za-z]{2,}", text)) else "English"
+
+
+def _check_language(question: str, passage: str) -> None:
+    _reject_if(_language(question) != _language(passage), "another language than the passage")
+
+
 def _check_answer(question: str, answer: str, passage: str) -> None:
     _reject_if(not question.strip() or not tokens(answer), "empty")
     _reject_if(len(tokens(answer)) > _MAX_ANSWER_TOKENS, "the answer is long")
@@ -206,7 +219,7 @@ def _case(case_id: str, kind: str, question: str, gold: Sequence[str], answer: s
         gold_ids=tuple(gold),
         gold_spans=tuple(span.strip() for span in spans),
         kind=kind,
-        lang="zh" if _CJK.search(question) else "en",
+        lang="zh" if _language(question) == "Chinese" else "en",
         meta={"review": "draft"},
     )
 
