@@ -1,6 +1,5 @@
 """A corpus to an index: read what changed, write a new generation beside the old one, switch."""
 
-import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -8,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from retrievers.balance import measure_dense_weights
+from retrievers.dense import ChromaFolder, DenseHome
 from retrievers.documents import READER_VERSION, CorpusError, Reading, Skip, hash_document, list_files, read_file
 from retrievers.embedders import MULTILINGUAL, Embedder, load_embedder, read_max_tokens
 from retrievers.generation import (
@@ -22,27 +22,31 @@ from retrievers.generation import (
     read_plan,
 )
 from retrievers.languages import detect_language
-from retrievers.locks import LOCK, hold_lock, is_leased, make_leasable
+from retrievers.locks import LOCK, drop_others, hold_lock, make_leasable
 from retrievers.manifest import (
     IndexMismatch,
     IndexNotFound,
     Manifest,
     find_generation,
     hash_corpus,
+    is_address,
     read_stamps,
     switch_generation,
     write_manifest,
     write_stamps,
 )
 from retrievers.metadata import FieldType, infer_schema
-from retrievers.passages import Chunker
+from retrievers.passages import Chunker, parse_chunker
+from retrievers.readers.parsed import Table
 from retrievers.records import Document
-from retrievers.store import Store, StoredDocument
+from retrievers.store import NotInIndex, Store, StoredDocument
+from retrievers.tables import TABLES, copy_tables, write_tables
 from retrievers.tokenizer import load_tokenizer
 from retrievers.vectors import KnownVectors, VectorFile
 
 # A file that changed within this time before it was read may change again without a new time stamp.
 _STAMP_RESOLUTION_S = 2.0
+_FRESH = "fresh"
 # Chroma's collection is edited in place of being filled anew while few of its records change.
 _EDIT_SHARE = 0.3
 _TOTAL_EDIT_SHARE = 0.5
@@ -56,7 +60,7 @@ class BuildError(ValueError):
 class BuildReport:
     """What a build did. `kept` counts documents of other corpora that stay in the index."""
 
-    path: Path
+    path: Path | str
     manifest: Manifest
     unchanged: bool
     n_embedded: int
@@ -67,7 +71,7 @@ class BuildReport:
 
 def build_index(
     corpus: Path,
-    path: Path,
+    path: Path | str,
     embedder: str | Embedder = MULTILINGUAL,
     *,
     chunker: Chunker | None = None,
@@ -83,7 +87,7 @@ def build_index(
 
     Args:
         corpus: A JSONL corpus, a file, or a folder of them.
-        path: The index folder; made when missing.
+        path: The index folder, made when missing; or the address of a Chroma server, `http://HOST:PORT/COLLECTION`.
         embedder: A name for `load_embedder`, or an embedder.
         chunker: How documents are split; its size is cut to what the embedder sees.
         words: Terms that the Chinese segmenter must keep whole.
@@ -99,14 +103,15 @@ def build_index(
     """
     started = time.monotonic()
     progress = progress or (lambda stage, done, total: None)
-    corpus, path = Path(corpus), Path(path)
+    corpus, target = Path(corpus), path
+    path, home = _locate_target(path)
     _check_target(path)
     model = load_embedder(embedder) if isinstance(embedder, str) else embedder
     recipe = Recipe(model, _fit(chunker or Chunker(), model), load_tokenizer(tuple(words)))
     reading = Reading()
     with ExitStack() as opened:
         before = _read_current(path)
-        old = _open_generation(path)
+        old = _open_generation(path, home)
         if old is not None:
             opened.enter_context(old)
         stamps = read_stamps(path, old.manifest.corpus_version) if old is not None else {}
@@ -116,10 +121,43 @@ def build_index(
         if _read_current(path) != before:
             raise BuildError(f"{path}: another build finished while the corpus was read; repeat the command")
         stamps = {**stamps, _name(corpus): files}
-        manifest, n_embedded = write_index(path, entries + kept, recipe, old, progress, stamps=stamps)
+        tables = [(_name(corpus), found.source, found.table) for found in reading.tables]
+        manifest, n_embedded = write_index(
+            path, entries + kept, recipe, old, progress, stamps=stamps, tables=tables, home=home
+        )
     unchanged = old is not None and manifest == old.manifest
     seconds = time.monotonic() - started
-    return BuildReport(path, manifest, unchanged, n_embedded, tuple(reading.skipped), len(kept), seconds)
+    return BuildReport(target, manifest, unchanged, n_embedded, tuple(reading.skipped), len(kept), seconds)
+
+
+def delete_documents(
+    path: Path | str, doc_ids: Iterable[str], embedder: Embedder | None = None, progress: Progress | None = None
+) -> Manifest:
+    """Delete documents from an index; a later build brings back those that its corpus still holds.
+
+    Raises:
+        IndexNotFound: There is no index.
+        IndexMismatch: Another version of this project wrote it.
+        NotInIndex: The index has no such document; nothing was deleted.
+        BuildError: No document would be left.
+        IndexBusy: Another process is writing the index.
+    """
+    gone = set(doc_ids)
+    folder, home = _locate_target(path)
+    with Generation(find_generation(folder), home) as old, hold_lock(folder):
+        if unknown := sorted(doc_id for doc_id in gone if old.store.find_document(doc_id) is None):
+            raise NotInIndex(f"no document {unknown[0]!r} in the index")
+        manifest = old.manifest
+        recipe = Recipe(
+            embedder or load_embedder(manifest.embedder),
+            parse_chunker(manifest.chunker),
+            load_tokenizer(manifest.words),
+        )
+        entries = [Entry(stored) for stored in old.store.documents() if stored.doc_id not in gone]
+        if not entries:
+            raise BuildError(f"{path}: no document would be left; remove the folder instead")
+        # The files that held them must be read again by the next build, so no stamps are kept.
+        return write_index(folder, entries, recipe, old, progress or (lambda *_: None), stamps={}, home=home)[0]
 
 
 def write_index(
@@ -130,9 +168,13 @@ def write_index(
     progress: Progress,
     *,
     stamps: Mapping[str, Mapping[str, str]],
+    tables: Sequence[tuple[str, str, Table]] = (),
+    home: DenseHome | None = None,
     anew: bool = False,
 ) -> tuple[Manifest, int]:
     """Write the generation that holds these documents and make it current; the lock is held by the caller.
+
+    `old` is closed when a new generation replaces it.
 
     Args:
         path: The index folder.
@@ -141,6 +183,8 @@ def write_index(
         old: The current generation.
         progress: Told how far it is.
         stamps: When the files of each corpus were read.
+        tables: The tables that were just read, each with its corpus and file.
+        home: Where the Chroma collections are, when not in the index folder.
         anew: Write even when nothing changed, and fill Chroma anew.
 
     Returns:
@@ -156,11 +200,14 @@ def write_index(
     plan = identify_plan(entries, recipe, schema, old)
     generation = _find_folder(path, plan)
     dimension = _measure_dimension(recipe.embedder, old)
-    edit_chroma = not anew and old is not None and _may_edit(entries, old, recipe, schema)
-    prepare_folder(generation, plan, recipe.embedder, dimension, old, edit_chroma)
+    home = home or ChromaFolder()
+    edit_chroma = home.can_copy and not anew and old is not None and _may_edit(entries, old, recipe, schema)
+    prepare_folder(generation, home, plan, recipe.embedder, dimension, old, edit_chroma)
     with ExitStack() as opened:
         known = _collect_vectors(path, generation, recipe, old, opened)
-        writer = opened.enter_context(closing(GenerationWriter(generation, recipe, schema, dimension, old, known)))
+        writer = opened.enter_context(
+            closing(GenerationWriter(generation, home, recipe, schema, dimension, old, known))
+        )
         writer.write(entries, progress)
         engine, n_passages = writer.finish(progress)
     manifest = describe(entries, recipe, schema, version, dimension, n_passages)
@@ -170,12 +217,30 @@ def write_index(
         vectors = VectorFile(generation / "vectors.f32", dimension)
         weights = measure_dense_weights(store, vectors, recipe.embedder, recipe.tokenizer)
     manifest = replace(manifest, dense_weights=weights)
+    _write_tables(generation, entries, tables, old)
     write_manifest(generation, manifest)
     make_leasable(generation)
+    home.publish(generation, manifest)
     switch_generation(path, generation)
     write_stamps(path, version, stamps)
-    _drop_generations(path, generation)
+    if old is not None:
+        old.close()  # gives its lease back, so that it can go
+    drop_others(path, generation)
     return manifest, writer.n_embedded
+
+
+def _write_tables(
+    generation: Path, entries: Sequence[Entry], tables: Sequence[tuple[str, str, Table]], old: Generation | None
+) -> None:
+    """Write the tables that were read, and take over those of files that were not read again."""
+    path = generation / TABLES
+    path.unlink(missing_ok=True)
+    fresh = {(corpus, source) for corpus, source, _ in tables}
+    if old is not None and (old.folder / TABLES).exists():
+        wanted = {(entry.stored.corpus, entry.stored.source) for entry in entries} - fresh
+        copy_tables(old.folder / TABLES, path, wanted)
+    if tables:
+        write_tables(path, tables)
 
 
 def _read_corpus(
@@ -196,7 +261,7 @@ def _read_corpus(
     for number, path in enumerate(files, start=1):
         source = _source(path, corpus)
         stamp = _stamp(path)
-        if reusable is not None and stamp and known.get(source) == stamp:
+        if reusable is not None and not stamp.startswith(_FRESH) and known.get(source) == stamp:
             found = [(Entry(stored), str(path)) for stored in reusable.store.documents_from(name, source)]
         else:
             found = [
@@ -252,11 +317,10 @@ def _source(path: Path, corpus: Path) -> str:
 
 
 def _stamp(path: Path) -> str:
-    """Identify a state of a file; empty when it is too fresh to be sure."""
+    """Identify a state of a file, and the reader; `fresh` when the file may change again without a new time."""
     status = path.stat()
-    if time.time() - status.st_mtime < _STAMP_RESOLUTION_S:
-        return ""
-    return f"{READER_VERSION} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
+    fresh = time.time() - status.st_mtime < _STAMP_RESOLUTION_S
+    return f"{_FRESH if fresh else READER_VERSION} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
 
 
 def _name(corpus: Path) -> str:
@@ -286,10 +350,24 @@ def _read_current(path: Path) -> str | None:
         return None
 
 
-def _open_generation(path: Path) -> Generation | None:
+def _locate_target(path: Path | str) -> tuple[Path, DenseHome | None]:
+    """Find the folder to write to, and the server that holds the collections, its present index mirrored."""
+    if not is_address(path):
+        return Path(path), None
+    from retrievers.server import ChromaServer, parse_address
+
+    server = ChromaServer(parse_address(str(path)))
+    try:
+        server.fetch()
+    except IndexNotFound:
+        pass
+    return server.mirror, server
+
+
+def _open_generation(path: Path, home: DenseHome | None) -> Generation | None:
     """Open the current generation; None when there is none, or one that this version cannot read."""
     try:
-        return Generation(find_generation(path))
+        return Generation(find_generation(path), home)
     except (IndexNotFound, IndexMismatch, FileNotFoundError):
         return None
 
@@ -358,13 +436,6 @@ def _measure_dimension(embedder: Embedder, old: Generation | None) -> int:
     if old is not None and old.manifest.embedder_fingerprint == embedder.fingerprint:
         return old.manifest.dimension
     return int(embedder.embed_queries(["dimension"]).shape[1])
-
-
-def _drop_generations(path: Path, current: Path) -> None:
-    """Remove the generations that nobody reads, and what killed builds left."""
-    for folder in path.glob("g[0-9]*"):
-        if folder != current and not is_leased(folder):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 __all__ = ["BuildError", "BuildReport", "CorpusError", "Progress", "build_index", "write_index"]

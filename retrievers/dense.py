@@ -1,17 +1,26 @@
 """The dense side: a Chroma collection of passage vectors, cosine; on disk or on a server."""
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import chromadb
+import httpx
+import numpy as np
 from chromadb.config import Settings
-from chromadb.errors import NotFoundError
+from chromadb.errors import ChromaError, NotFoundError
 
 from retrievers.embedders import Vectors
-from retrievers.records import Scalar
+from retrievers.records import Passage, Scalar
+
+if TYPE_CHECKING:
+    from retrievers.manifest import Manifest
+    from retrievers.store import StoredDocument
 
 COLLECTION = "passages"
+# How many neighbours approximate search looks at: twice the candidates that hybrid search asks for.
+_EF_SEARCH = 200
 _SETTINGS = Settings(anonymized_telemetry=False, allow_reset=False)
 
 
@@ -23,11 +32,12 @@ class DenseIndex:
     telemetry is off.
     """
 
-    def __init__(self, client: Any, name: str = COLLECTION) -> None:
+    def __init__(self, client: Any, name: str = COLLECTION, *, owns_client: bool = False) -> None:
         """Open the collection, or create it."""
         self._client = client
+        self._owns_client = owns_client
         self._collection = client.get_or_create_collection(
-            name, embedding_function=None, configuration={"hnsw": {"space": "cosine"}}
+            name, embedding_function=None, configuration={"hnsw": {"space": "cosine", "ef_search": _EF_SEARCH}}
         )
         self._batch_size = int(client.get_max_batch_size())
 
@@ -55,9 +65,6 @@ class DenseIndex:
 
     def query(self, vector: Vectors, n: int, where: Mapping[str, Any] | None = None) -> list[str]:
         """Find about the `n` nearest passages that meet `where`: ids, best first."""
-        n = min(n, self.count())
-        if n == 0:
-            return []
         result = self._collection.query(
             query_embeddings=vector[None, :], n_results=n, where=dict(where) if where else None, include=[]
         )
@@ -69,17 +76,100 @@ class DenseIndex:
 
     def ids(self) -> Iterator[str]:
         """Read the ids of all passages."""
-        for start in range(0, self.count(), self._batch_size):
-            yield from self._collection.get(limit=self._batch_size, offset=start, include=[])["ids"]
+        for page in self._pages([]):
+            yield from page["ids"]
+
+    def records(self) -> Iterator[tuple[str, Mapping[str, Any], str, Vectors]]:
+        """Read every passage: id, metadata, text, vector."""
+        for page in self._pages(["metadatas", "documents", "embeddings"]):
+            columns = (page["ids"], page["metadatas"], page["documents"], page["embeddings"])
+            for passage_id, metadata, text, vector in zip(*columns, strict=True):
+                yield passage_id, metadata or {}, text or "", np.asarray(vector, dtype=np.float32)
 
     def close(self) -> None:
-        """Let go of the folder's files or the connection."""
-        self._client.close()
+        """Let go of the folder's files; a shared connection stays."""
+        if self._owns_client:
+            self._client.close()
+
+    def _pages(self, include: list[str]) -> Iterator[Any]:
+        size = min(self._batch_size, 1_000)
+        for start in range(0, self.count(), size):
+            yield self._collection.get(limit=size, offset=start, include=include)
 
 
-def open_dense(folder: Path) -> DenseIndex:
-    """Open the collection in a folder, or create both."""
-    return DenseIndex(chromadb.PersistentClient(str(folder), settings=_SETTINGS))
+class DenseHome(Protocol):
+    """Where the collections of an index's generations are."""
+
+    @property
+    def can_copy(self) -> bool:
+        """Whether a generation can start from a copy of another one's collection."""
+        ...
+
+    def open(self, generation: Path) -> DenseIndex:
+        """Open a generation's collection, or create it."""
+        ...
+
+    def copy(self, old: Path, new: Path) -> None:
+        """Start a generation from a copy of another one's collection."""
+        ...
+
+    def clear(self, generation: Path) -> None:
+        """Delete a generation's collection."""
+        ...
+
+    def describe(
+        self, document: "StoredDocument", passages: Sequence[Passage]
+    ) -> list[tuple[dict[str, Scalar], str]] | None:
+        """Give further metadata and the text of each passage's record; None when the filter fields are enough."""
+        ...
+
+    def publish(self, generation: Path, manifest: "Manifest") -> None:
+        """Make a finished generation the one that readers use."""
+        ...
 
 
-__all__ = ["DenseIndex", "NotFoundError", "open_dense"]
+class ChromaFolder:
+    """Collections on disk, each in its generation's folder."""
+
+    can_copy = True
+
+    def open(self, generation: Path) -> DenseIndex:
+        """Open a generation's collection, or create it."""
+        client = chromadb.PersistentClient(str(generation / "chroma"), settings=_SETTINGS)
+        return DenseIndex(client, owns_client=True)
+
+    def copy(self, old: Path, new: Path) -> None:
+        """Start a generation from a copy of another one's collection."""
+        shutil.copytree(old / "chroma", new / "chroma")
+
+    def clear(self, generation: Path) -> None:
+        """Delete a generation's collection."""
+        shutil.rmtree(generation / "chroma", ignore_errors=True)
+
+    def describe(self, document: "StoredDocument", passages: Sequence[Passage]) -> None:
+        """Nothing further: text and metadata are in the store beside it."""
+
+    def publish(self, generation: Path, manifest: "Manifest") -> None:
+        """Nothing: the folder names its current generation."""
+
+
+def connect(host: str, port: int, ssl: bool, headers: Mapping[str, str], tenant: str, database: str) -> Any:
+    """Connect to a Chroma server."""
+    return chromadb.HttpClient(
+        host, port, ssl, headers=dict(headers), settings=_SETTINGS, tenant=tenant, database=database
+    )
+
+
+def find_collection(client: Any, name: str) -> Any:
+    """Find a collection by name; None when there is none."""
+    try:
+        return client.get_collection(name, embedding_function=None)
+    except NotFoundError:
+        return None
+
+
+def is_server_error(error: Exception) -> bool:
+    """Tell what a server or the way to it says from a bug: Chroma reports an unreachable server as a ValueError."""
+    return isinstance(error, ChromaError | httpx.HTTPError) or (
+        isinstance(error, ValueError) and "connect" in str(error)
+    )

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from retrievers.build import Progress, read_file_stamps, write_index
-from retrievers.dense import open_dense
 from retrievers.embedders import Embedder, EmbedderError, load_embedder
 from retrievers.generation import Entry, Generation, Recipe, find_unreachable
+from retrievers.index import locate
 from retrievers.lexical import TokenFile
 from retrievers.locks import hold_lock
 from retrievers.manifest import find_generation, read_stamps
@@ -31,26 +31,27 @@ class Finding:
     message: str
 
 
-def examine(path: Path, embedder: Embedder | None = None) -> list[Finding]:
+def examine(path: Path | str, embedder: Embedder | None = None) -> list[Finding]:
     """Run every check on the current generation of an index; nothing is written.
 
     Raises:
         IndexNotFound: There is no index.
         IndexMismatch: Another version of this project wrote it.
     """
-    with Generation(find_generation(path)) as generation:
+    folder, home = locate(path)
+    with Generation(find_generation(folder), home) as generation:
         return [
             *_check_parity(generation),
             _check_vectors(generation),
             _check_embedder(generation, embedder),
             *_check_types(generation),
             *_check_languages(generation),
-            *_check_stale(path, generation),
-            *_check_leftovers(path, generation),
+            *_check_stale(folder, generation),
+            *_check_leftovers(folder, generation),
         ]
 
 
-def repair(path: Path, progress: Progress, embedder: Embedder | None = None) -> None:
+def repair(path: Path | str, progress: Progress, embedder: Embedder | None = None) -> None:
     """Write the index anew from its own documents: Chroma filled again, tokens cut again, broken vectors made again.
 
     Raises:
@@ -58,13 +59,14 @@ def repair(path: Path, progress: Progress, embedder: Embedder | None = None) -> 
         IndexBusy: Another process is writing it.
         EmbedderError: Its embedder cannot be loaded.
     """
-    with Generation(find_generation(path)) as generation, hold_lock(path):
+    folder, home = locate(path)
+    with Generation(find_generation(folder), home) as generation, hold_lock(folder):
         manifest = generation.manifest
         model = embedder or load_embedder(manifest.embedder)
         recipe = Recipe(model, parse_chunker(manifest.chunker), load_tokenizer(manifest.words))
         entries = [Entry(stored) for stored in generation.store.documents()]
-        stamps = read_stamps(path, manifest.corpus_version)
-        write_index(path, entries, recipe, generation, progress, stamps=stamps, anew=True)
+        stamps = read_stamps(folder, manifest.corpus_version)
+        write_index(folder, entries, recipe, generation, progress, stamps=stamps, home=home, anew=True)
 
 
 def measure_sizes(path: Path) -> dict[str, int]:
@@ -85,7 +87,7 @@ def _check_parity(generation: Generation) -> Iterator[Finding]:
     counts = {"store": store.n_passages, "vectors": len(generation.vectors), "BM25": n_tokens}
     wrong = [f"{name} has {count}" for name, count in counts.items() if count != n]
     yield Finding("rows", not wrong, "; ".join(wrong) + f" of {n} passages" if wrong else f"{n} passages on every side")
-    with closing(open_dense(generation.folder / "chroma")) as dense:
+    with closing(generation.open_dense()) as dense:
         expected = {passage.passage_id for passage in store.iterate_passages()}
         found = set(dense.ids())
         missing, extra = expected - found, found - expected
@@ -153,7 +155,7 @@ def _check_stale(path: Path, generation: Generation) -> Iterator[Finding]:
             yield Finding("stale", False, f"corpus {corpus} is gone")
             continue
         now = read_file_stamps(Path(corpus))
-        changed = sum(before.get(name, "") != stamp for name, stamp in now.items())
+        changed = sum(before.get(name, "").split()[1:] != stamp.split()[1:] for name, stamp in now.items())
         gone = sum(name not in now for name in before)
         message = f"{corpus}: {changed} files changed or new, {gone} gone since the index was built"
         yield Finding("stale", not changed and not gone, message if changed or gone else f"{corpus}: no file changed")

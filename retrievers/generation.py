@@ -3,17 +3,17 @@
 import hashlib
 import json
 import random
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
-from retrievers.dense import DenseIndex, open_dense
+from retrievers.dense import ChromaFolder, DenseHome, DenseIndex
 from retrievers.embedders import Embedder, Vectors, count_tokens
 from retrievers.lexical import LexicalWriter, TokenFile, finish_lexical
 from retrievers.locks import Lease
@@ -61,8 +61,12 @@ class Recipe:
 class Generation:
     """A finished generation, open for reading its parts."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, home: DenseHome | None = None) -> None:
         """Take a lease and open the parts.
+
+        Args:
+            folder: The generation.
+            home: Where its collection is, when not in the folder.
 
         Raises:
             FileNotFoundError: It is gone.
@@ -73,8 +77,13 @@ class Generation:
             self.manifest = read_manifest(folder)
             opened.pop_all()
         self.folder = folder
+        self.home: DenseHome = home or ChromaFolder()
         self.store = Store(folder / "store.sqlite")
         self.vectors = VectorFile(folder / "vectors.f32", self.manifest.dimension)
+
+    def open_dense(self) -> DenseIndex:
+        """Open the collection."""
+        return self.home.open(self.folder)
 
     def close(self) -> None:
         """Close the store and give the lease back."""
@@ -98,12 +107,20 @@ class GenerationWriter:
     """
 
     def __init__(
-        self, folder: Path, recipe: Recipe, schema: Schema, dimension: int, old: Generation | None, known: KnownVectors
+        self,
+        folder: Path,
+        home: DenseHome,
+        recipe: Recipe,
+        schema: Schema,
+        dimension: int,
+        old: Generation | None,
+        known: KnownVectors,
     ) -> None:
         """Go on with a folder that `prepare_folder` made.
 
         Args:
             folder: The new generation.
+            home: Where its collection is.
             recipe: What turns documents into an index.
             schema: The types of all metadata keys.
             dimension: Of the embedder's vectors.
@@ -112,7 +129,7 @@ class GenerationWriter:
         """
         self._recipe, self._schema, self._dimension, self._known = recipe, schema, dimension, known
         self._old = old
-        self._folder = folder
+        self._folder, self._home = folder, home
         same_tokens = old is not None and old.manifest.tokenizer == recipe.tokenizer.fingerprint
         self._old_tokens = TokenFile(old.folder / "lexical") if old is not None and same_tokens else None
         self._store = Store(folder / "store.sqlite", writable=True)
@@ -121,7 +138,7 @@ class GenerationWriter:
         inherit = old.folder / "lexical" if old is not None and same_tokens and not started else None
         self._vectors = VectorWriter(folder / "vectors.f32", dimension, n_rows)
         self._lexical = LexicalWriter(folder / "lexical", n_rows, inherit)
-        self._dense = open_dense(folder / "chroma")
+        self._dense = home.open(folder)
         self._edits_chroma = self._store.read_note("chroma") == "edited"
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="index-writer")
         self._written: Future[None] | None = None
@@ -133,7 +150,7 @@ class GenerationWriter:
         done = self._store.n_documents
         progress("indexing documents", done, len(entries))
         for batch in self._gather(entries[done:]):
-            keys = [[_hash_text(embedding_text(passage)) for passage in passages] for _, passages in batch]
+            keys = [[hash_text(embedding_text(passage)) for passage in passages] for _, passages in batch]
             vectors = self._embed(batch, [key for document_keys in keys for key in document_keys])
             tokens = [self._find_tokens(document, passage) for document, passages in batch for passage in passages]
             self._wait()
@@ -227,18 +244,23 @@ class GenerationWriter:
     def _upsert(
         self, batch: Sequence[tuple[StoredDocument, list[Passage]]], keys: Sequence[Sequence[bytes]], vectors: Vectors
     ) -> None:
-        ids, rows, metadatas = [], [], []
+        ids: list[str] = []
+        rows: list[int] = []
+        metadatas: list[dict[str, Scalar]] = []
+        texts: list[str] = []
         row = 0
         for (document, passages), document_keys in zip(batch, keys, strict=True):
             known = self._find_in_chroma(document)
             fields = {key: comparable(value, self._schema[key]) for key, value in document.metadata.items()}
-            for passage, key in zip(passages, document_keys, strict=True):
+            further = self._home.describe(document, passages)
+            for n, (passage, key) in enumerate(zip(passages, document_keys, strict=True)):
                 if known.get(passage.passage_id) != key:
                     ids.append(passage.passage_id)
                     rows.append(row)
-                    metadatas.append(fields)
+                    metadatas.append(fields if further is None else {**fields, **further[n][0]})
+                    texts.extend([] if further is None else [further[n][1]])
                 row += 1
-        self._dense.upsert(ids, vectors[rows], metadatas)
+        self._dense.upsert(ids, vectors[rows], metadatas, texts or None)
         self.n_edits += len(ids) if self._edits_chroma else 0
 
     def _find_in_chroma(self, document: StoredDocument) -> dict[str, bytes]:
@@ -263,12 +285,19 @@ class GenerationWriter:
         self.n_edits += len(gone)
 
     def _rebuild_dense(self, vectors: VectorFile, progress: Progress) -> None:
-        """Fill a new collection from the vectors file."""
+        """Fill a new collection from the store and the vectors file."""
         self._dense.close()
-        shutil.rmtree(self._folder / "chroma")
-        self._dense = open_dense(self._folder / "chroma")
-        fill_dense(self._dense, self._store, vectors, self._schema, progress)
-        self.n_edits = 0
+        self._home.clear(self._folder)
+        self._dense = self._home.open(self._folder)
+        self._edits_chroma, self.n_edits = False, 0
+        done, n_documents = 0, self._store.n_documents
+        for batch in _batched(self._store.documents(), BATCH_PASSAGES):
+            documents = [(document, self._store.passages_of(document.doc_id)) for document in batch]
+            rows = [row for document, passages in documents for row in _rows(document, len(passages))]
+            keys = [[b""] * len(passages) for _, passages in documents]
+            self._upsert(documents, keys, vectors.read(rows))
+            done += len(batch)
+            progress("writing vectors", done, n_documents)
 
     def _wait(self) -> None:
         if self._written is not None:
@@ -277,12 +306,19 @@ class GenerationWriter:
 
 
 def prepare_folder(
-    folder: Path, plan: str, embedder: Embedder, dimension: int, old: Generation | None, edit_chroma: bool
+    folder: Path,
+    home: DenseHome,
+    plan: str,
+    embedder: Embedder,
+    dimension: int,
+    old: Generation | None,
+    edit_chroma: bool,
 ) -> None:
     """Make the folder of a new generation, or keep what a killed writer with the same plan left.
 
     Args:
         folder: The new generation.
+        home: Where its collection is.
         plan: Identifies the documents, their order and the recipe.
         embedder: Makes the vectors.
         dimension: Theirs.
@@ -294,9 +330,9 @@ def prepare_folder(
         for key, value in (("plan", plan), ("embedder", embedder.fingerprint), ("dimension", str(dimension))):
             store.write_note(key, value)
         if store.read_note("chroma") is None:
-            shutil.rmtree(folder / "chroma", ignore_errors=True)
+            home.clear(folder)
             if edit_chroma and old is not None:
-                shutil.copytree(old.folder / "chroma", folder / "chroma")
+                home.copy(old.folder, folder)
             store.write_note("chroma", "edited" if edit_chroma and old is not None else "new")
 
 
@@ -308,27 +344,12 @@ def read_plan(folder: Path) -> str | None:
         return store.read_note("plan")
 
 
-def fill_dense(
-    dense: DenseIndex, store: Store, vectors: VectorFile, schema: Schema, progress: Progress, with_texts: bool = False
-) -> None:
-    """Write every passage of a store into a collection."""
-    n_passages, done = store.n_passages, 0
-    batch: list[Passage] = []
-    for passage in store.iterate_passages():
-        batch.append(passage)
-        if len(batch) == 4 * BATCH_PASSAGES or done + len(batch) == n_passages:
-            rows = range(done, done + len(batch))
-            metadatas = [to_fields(passage, schema) for passage in batch]
-            texts = [passage.text for passage in batch] if with_texts else None
-            dense.upsert([passage.passage_id for passage in batch], vectors.read(rows), metadatas, texts)
-            done += len(batch)
-            batch = []
-            progress("writing vectors", done, n_passages)
-
-
-def to_fields(passage: Passage, schema: Schema) -> dict[str, Scalar]:
-    """Pick the metadata that filters compare, in the form that Chroma compares."""
-    return {key: comparable(value, schema[key]) for key, value in passage.metadata.items() if key in schema}
+def rebuild_passages(document: StoredDocument, parts: Sequence[tuple[str, dict[str, Scalar]]]) -> list[Passage]:
+    """Put passages together from their document and, in order, their texts and own metadata."""
+    return [
+        Passage(f"{document.doc_id}#{n}", document.doc_id, document.title, text, {**document.metadata, **own})
+        for n, (text, own) in enumerate(parts)
+    ]
 
 
 def find_unreachable(dense: DenseIndex, store: Store, vectors: VectorFile, n_probes: int = N_PROBES) -> list[str]:
@@ -383,5 +404,16 @@ def describe(
     )
 
 
-def _hash_text(text: str) -> bytes:
+def hash_text(text: str) -> bytes:
+    """Hash what is embedded: passages with the same hash have the same vector."""
     return hashlib.sha256(text.encode()).digest()[:16]
+
+
+def _rows(document: StoredDocument, n_passages: int) -> range:
+    return range(document.first_row, document.first_row + n_passages)
+
+
+def _batched(items: Iterable[StoredDocument], size: int) -> Iterator[list[StoredDocument]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, size)):
+        yield batch

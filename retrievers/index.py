@@ -12,15 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrievers.balance import choose_weight
-from retrievers.dense import DenseIndex, open_dense
+from retrievers.dense import DenseHome, DenseIndex
 from retrievers.embedders import Embedder, Vectors, load_embedder
 from retrievers.filters import Condition, parse_filters, to_where
 from retrievers.fusion import fuse_ranks
 from retrievers.generation import Generation
 from retrievers.lexical import LexicalIndex, Scores, top_rows
-from retrievers.manifest import IndexMismatch, IndexNotFound, Manifest, find_generation
+from retrievers.manifest import IndexMismatch, IndexNotFound, Manifest, find_generation, is_address
 from retrievers.ranking import Query, rank_candidates, split_clauses
 from retrievers.records import Hit, Passage
+from retrievers.store import NotInIndex
+from retrievers.tables import TABLES, TableInfo, list_tables
 from retrievers.tokenizer import load_tokenizer, query_tokens
 
 Mode = Literal["hybrid", "dense", "lexical"]
@@ -38,14 +40,19 @@ Rows = NDArray[np.int64]
 def open_index(path: Path | str, embedder: Embedder | None = None) -> "Index":
     """Open an index for searching; its embedder is loaded by name at the first query that needs it.
 
+    Args:
+        path: The index folder, or the address of a Chroma server: `http://HOST:PORT/COLLECTION`.
+        embedder: The one that built the index, when it cannot be loaded by its name.
+
     Raises:
         IndexNotFound: There is no index at the path.
         IndexMismatch: `embedder` is not the one that the index was built with.
     """
-    generation = _open_generation(Path(path))
+    folder, home = locate(path)
+    generation = _open_generation(folder, home)
     try:
         if embedder is not None:
-            check_embedder(embedder, generation.manifest, Path(path))
+            check_embedder(embedder, generation.manifest, path)
     except IndexMismatch:
         generation.close()
         raise
@@ -65,12 +72,28 @@ def check_embedder(embedder: Embedder, manifest: Manifest, path: Path | str) -> 
         )
 
 
-def _open_generation(path: Path) -> Generation:
+def locate(path: Path | str) -> tuple[Path, DenseHome | None]:
+    """Find the folder of an index, and where its collections are when not in it; a server's index is mirrored.
+
+    Raises:
+        IndexNotFound: The server has no such index.
+        ServerError: It cannot be reached.
+        AddressError: The address is none of a collection.
+    """
+    if not is_address(path):
+        return Path(path), None
+    from retrievers.server import ChromaServer, parse_address
+
+    server = ChromaServer(parse_address(str(path)))
+    return server.fetch(), server
+
+
+def _open_generation(path: Path, home: DenseHome | None) -> Generation:
     """Open the current generation, again if a writer replaces it in between."""
     while True:
         folder = find_generation(path)
         try:
-            return Generation(folder)
+            return Generation(folder, home)
         except FileNotFoundError as error:
             if find_generation(path) == folder:
                 raise IndexNotFound(f"{path}: the index is damaged ({error}); build it again") from None
@@ -139,24 +162,33 @@ class Index:
         pairs = zip(self._store.passages_at(rows), scores, strict=True)
         return [Hit(passage, score, rank) for rank, (passage, score) in enumerate(pairs, start=1)]
 
-    def retriever(self, mode: Mode = "hybrid") -> "IndexRetriever":
-        """Bind a mode: a `Retriever` for programs."""
-        return IndexRetriever(self, mode)
+    def retriever(self, mode: Mode = "hybrid", *, exact: bool = False, fusion: Fusion = "scores") -> "IndexRetriever":
+        """Bind how to search: a `Retriever` for programs."""
+        return IndexRetriever(self, mode, exact, fusion)
 
     def passage(self, passage_id: str) -> Passage:
         """Read one passage.
 
         Raises:
-            KeyError: The index has no such passage.
+            NotInIndex: The index has no such passage; a KeyError.
         """
         row = self._store.find_row(passage_id)
         if row is None:
-            raise KeyError(f"no passage {passage_id!r} in the index")
+            raise NotInIndex(f"no passage {passage_id!r} in the index")
         return self._store.passages_at([row])[0]
 
     def passages_of(self, doc_id: str) -> list[Passage]:
         """Read the passages of a document in order; empty when the index has no such document."""
         return self._store.passages_of(doc_id)
+
+    @property
+    def tables_path(self) -> Path:
+        """The SQLite file of the corpus's tables; there is none when the corpus has no tables."""
+        return self._generation.folder / TABLES
+
+    def tables(self) -> list[TableInfo]:
+        """List the tables of the corpus: names, columns with types, numbers of rows."""
+        return list_tables(self.tables_path)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Share the index: a Chroma client cannot be copied, and DSPy's optimizers deep-copy programs."""
@@ -261,7 +293,7 @@ class Index:
 
     @cached_property
     def _dense_now(self) -> DenseIndex:
-        return open_dense(self._generation.folder / "chroma")
+        return self._generation.open_dense()
 
     @cached_property
     def _lexical_now(self) -> LexicalIndex:
@@ -286,14 +318,16 @@ def _pick(scores: Scores, n: int, allowed: Rows | None) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class IndexRetriever:
-    """An index with its mode bound."""
+    """An index with the way to search it bound."""
 
     index: Index
     mode: Mode = "hybrid"
+    exact: bool = False
+    fusion: Fusion = "scores"
 
     def search(self, query: str, k: int = 10, filters: Mapping[str, Any] | None = None) -> list[Hit]:
         """Rank at most `k` passages for `query`, best first."""
-        return self.index.search(query, k, self.mode, filters)
+        return self.index.search(query, k, self.mode, filters, exact=self.exact, fusion=self.fusion)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Share the retriever."""

@@ -1,6 +1,7 @@
 """The lexical side: BM25 over the bilingual tokenizer's tokens; rank-bm25 for small indexes."""
 
 import math
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -132,6 +133,7 @@ class LexicalWriter:
 def finish_lexical(folder: Path, small: int = SMALL) -> str:
     """Build what a large index needs beyond its tokens; return the engine's name: `rank-bm25` or `bm25s`."""
     tokens = TokenFile(folder)
+    shutil.rmtree(folder / "mapped", ignore_errors=True)  # of a killed writer
     if len(tokens) <= small or not tokens.n_tokens:
         return "rank-bm25"
     from retrievers.lexical_mapped import write_mapped

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,6 +69,13 @@ class Lease:
 def make_leasable(generation: Path) -> None:
     """Write the file that leases lock."""
     (generation / _LEASE).touch()
+
+
+def drop_others(path: Path, current: Path) -> None:
+    """Remove all generations of an index but the current one and those that somebody reads."""
+    for folder in path.glob("g[0-9]*"):
+        if folder != current and not is_leased(folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_leased(generation: Path) -> bool:

@@ -51,6 +51,11 @@ class Manifest:
         return self.corpus_version
 
 
+def is_address(path: Path | str) -> bool:
+    """Tell a Chroma server's address from a folder."""
+    return str(path).startswith(("http://", "https://"))
+
+
 def hash_corpus(documents: Iterable[tuple[str, str]]) -> str:
     """Hash pairs of document id and content hash; their order does not matter."""
     digest = sha256()

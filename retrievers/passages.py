@@ -110,6 +110,11 @@ def _is_named_after_file(passage: Passage) -> bool:
     return isinstance(source, str) and bool(passage.title) and PurePosixPath(source).stem == passage.title
 
 
+def split_sentences(text: str) -> list[str]:
+    """Cut prose into sentences, English and Chinese."""
+    return [sentence for piece in _SENTENCE.findall(text) if (sentence := piece.strip())]
+
+
 def _fits(text: str, size: int, count_tokens: CountTokens) -> bool:
     """Tell whether `text` has at most `size` tokens, counting only when its length leaves a doubt."""
     if len(text) > 12 * size:

@@ -17,7 +17,7 @@ _CLAUSE_WEIGHTS = (0.5, 0.3)  # dense, lexical
 _FEEDBACK_WEIGHT = 0.3
 _N_FEEDBACK = 2
 
-_BREAK = re.compile(r"[,，;；?？.。!！、]|\b(?:and|but|while|which|who|that|where|whose)\b")
+_BREAK = re.compile(r"[,，;；?？.。!！]|\b(?:and|but|while|which|who|that|where|whose)\b")
 _HAN_CLAUSE = re.compile("[\u3400-\u9fff]{4}")
 
 

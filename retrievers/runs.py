@@ -1,18 +1,24 @@
 """Rankings of whole documents, and TREC run lines."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from retrievers.index import Index, Mode
+from retrievers.records import Hit
 
 _SPACE = re.compile(r"\s")
 
 
-def rank_documents(index: Index, query: str, k: int, mode: Mode = "hybrid") -> list[tuple[str, float]]:
-    """Rank at most `k` documents by their best passage, best first: ids with scores."""
+def rank_documents(search: Callable[[str, int], list[Hit]], query: str, k: int) -> list[tuple[str, float]]:
+    """Rank at most `k` documents by their best passage, best first: ids with scores.
+
+    Args:
+        search: Ranks at most so many passages for a query.
+        query: What to search for.
+        k: How many documents at most.
+    """
     n = 2 * k
     while True:
-        hits = index.search(query, n, mode)
+        hits = search(query, n)
         best: dict[str, float] = {}
         for hit in hits:
             best.setdefault(hit.passage.doc_id, hit.score)

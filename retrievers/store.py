@@ -35,6 +35,10 @@ FROM passages JOIN documents USING (doc)
 _MAX_VARIABLES = 30_000
 
 
+class NotInIndex(KeyError):  # noqa: N818
+    """A document or passage that the index does not hold."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredDocument:
     """A document as the index keeps it. `raw` is its metadata as read, `metadata` as normalised."""

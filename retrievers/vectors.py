@@ -75,13 +75,13 @@ class KnownVectors:
         self._places.update((key, (number, row)) for row, key in store.hashes() if row < n_rows)
 
     def find(self, keys: Sequence[bytes], dimension: int) -> tuple[Vectors, list[int]]:
-        """Gather known vectors, one row a key; the rows of unknown keys are empty and listed."""
+        """Gather known vectors, one row a key; the rows of unknown keys, and broken ones, are listed."""
         rows = np.empty((len(keys), dimension), np.float32)
         missing: list[int] = []
         for i, key in enumerate(keys):
             place = self._places.get(key)
-            if place is None:
-                missing.append(i)
-            else:
+            if place is not None:
                 rows[i] = self._files[place[0]].read([place[1]])[0]
+            if place is None or not 0.99 < float(rows[i] @ rows[i]) < 1.01:  # NaN is not either
+                missing.append(i)
         return rows, missing

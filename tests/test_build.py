@@ -1,11 +1,19 @@
+import errno
 import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from fake_embedder import HashEmbedder
 
-from retrievers import Chunker, CorpusError, IndexBusy, build_index, open_index
+from retrievers import Chunker, CorpusError, Index, IndexBusy, build, build_index, open_index
+from retrievers.build import BuildError, delete_documents
 from retrievers.locks import hold_lock
+from retrievers.vectors import VectorWriter
 
 
 def write_corpus(path: Path, **texts: str) -> Path:
@@ -102,3 +110,278 @@ def test_progress_counts_up_to_the_number_of_documents(tmp_path: Path) -> None:
     assert embedding[0] == (0, 300)
     assert embedding[-1] == (300, 300)
     assert len(embedding) > 2
+
+
+def files(folder: Path, **texts: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+        os.utime(folder / f"{name}.md", (1_000_000_000, 1_000_000_000 + len(text)))
+    return folder
+
+
+def doc_ids(index: Index) -> set[str]:
+    return {stored.doc_id for stored in index._store.documents()}
+
+
+def test_only_changed_documents_are_read_split_and_embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = files(tmp_path / "c", a="alpha text", b="beta text", c="gamma text")
+    build_index(corpus, tmp_path / "i", HashEmbedder())
+    files(corpus, b="beta text changed")
+    read: list[str] = []
+    original = build.read_file
+    monkeypatch.setattr(build, "read_file", lambda path, *rest: (read.append(path.name), original(path, *rest))[1])
+    embedder = HashEmbedder()
+    report = build_index(corpus, tmp_path / "i", embedder)
+    assert read == ["b.md"]
+    assert embedder.embedded == ["beta text changed"]
+    assert report.n_embedded == 1
+    index = open_index(tmp_path / "i", HashEmbedder())
+    assert index.search("changed", mode="lexical")[0].passage.doc_id == "b.md"
+    assert index.search("gamma", k=1, mode="dense")[0].passage.doc_id == "c.md"
+
+
+def test_a_line_changed_in_a_jsonl_corpus_is_embedded_alone(tmp_path: Path) -> None:
+    texts = {f"d{n}": f"text number {n}" for n in range(20)}
+    build_index(write_corpus(tmp_path / "c.jsonl", **texts), tmp_path / "i", HashEmbedder())
+    embedder = HashEmbedder()
+    build_index(write_corpus(tmp_path / "c.jsonl", **{**texts, "d7": "other"}), tmp_path / "i", embedder)
+    assert embedder.embedded == ["other"]
+
+
+def test_a_renamed_file_keeps_its_vectors(tmp_path: Path) -> None:
+    corpus = files(tmp_path / "c", a="alpha text without a heading", b="beta")
+    build_index(corpus, tmp_path / "i", HashEmbedder())
+    (corpus / "a.md").rename(corpus / "z.md")
+    embedder = HashEmbedder()
+    build_index(corpus, tmp_path / "i", embedder)
+    index = open_index(tmp_path / "i", HashEmbedder())
+    assert embedder.embedded == []
+    assert doc_ids(index) == {"z.md", "b.md"}
+    assert [hit.passage.doc_id for hit in index.search("alpha", mode="lexical")] == ["z.md"]
+    assert index.search("alpha text", k=1, mode="dense")[0].passage.doc_id == "z.md"
+
+
+def test_a_removed_document_leaves_every_side(tmp_path: Path) -> None:
+    texts = {f"d{n}": f"text number {n} unique{n}" for n in range(20)}
+    build_index(write_corpus(tmp_path / "c.jsonl", **texts), tmp_path / "i", HashEmbedder())
+    del texts["d3"]
+    build_index(write_corpus(tmp_path / "c.jsonl", **texts), tmp_path / "i", HashEmbedder())
+    index = open_index(tmp_path / "i", HashEmbedder())
+    for mode in ("lexical", "dense", "hybrid"):
+        assert "d3" not in {hit.passage.doc_id for hit in index.search("text unique3", k=50, mode=mode)}
+    assert set(index._dense.ids()) == {f"{doc_id}#0" for doc_id in texts}
+
+
+def test_ids_of_passages_are_stable_when_other_documents_change(tmp_path: Path) -> None:
+    long = " ".join(f"Sentence {n} about machines." for n in range(400))
+    build_index(write_corpus(tmp_path / "c.jsonl", a="first", b=long), tmp_path / "i", HashEmbedder())
+    before = open_index(tmp_path / "i", HashEmbedder()).passages_of("b")
+    build_index(write_corpus(tmp_path / "c.jsonl", z="new", b=long), tmp_path / "i", HashEmbedder())
+    assert open_index(tmp_path / "i", HashEmbedder()).passages_of("b") == before
+    assert len(before) > 2
+
+
+def test_documents_of_another_corpus_stay_until_pruned(tmp_path: Path) -> None:
+    one, two = (
+        write_corpus(tmp_path / "1.jsonl", a="alpha", x="one"),
+        write_corpus(tmp_path / "2.jsonl", b="beta", x="two"),
+    )
+    build_index(one, tmp_path / "i", HashEmbedder())
+    report = build_index(two, tmp_path / "i", HashEmbedder())
+    index = open_index(tmp_path / "i", HashEmbedder())
+    assert (report.kept, doc_ids(index)) == (1, {"a", "b", "x"})
+    assert index.passage("x#0").text == "two"
+    assert build_index(two, tmp_path / "i", HashEmbedder()).unchanged
+    with pytest.raises(BuildError, match="--prune"):
+        build_index(two, tmp_path / "i", HashEmbedder(), chunker=Chunker(100, 10))
+    build_index(two, tmp_path / "i", HashEmbedder(), prune=True)
+    assert doc_ids(open_index(tmp_path / "i", HashEmbedder())) == {"b", "x"}
+
+
+def test_changed_metadata_is_filtered_by_without_embedding_again(tmp_path: Path) -> None:
+    def write(product: str) -> Path:
+        lines = [
+            {"id": f"d{n}", "text": f"text {n}", "metadata": {"product": product if n == 3 else "A"}} for n in range(9)
+        ]
+        (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+        return tmp_path / "c.jsonl"
+
+    build_index(write("A"), tmp_path / "i", HashEmbedder())
+    embedder = HashEmbedder()
+    build_index(write("B"), tmp_path / "i", embedder)
+    index = open_index(tmp_path / "i", HashEmbedder())
+    assert embedder.embedded == []
+    for mode in ("lexical", "dense"):
+        assert [hit.passage.doc_id for hit in index.search("text", mode=mode, filters={"product": "B"})] == ["d3"]
+    assert index._dense.query(index._vectors.read([0])[0], 9, {"product": {"$eq": "B"}}) == ["d3#0"]
+
+
+def test_deleted_documents_are_gone_and_come_back_with_the_next_build(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "c.jsonl", a="alpha", b="beta", c="gamma")
+    build_index(corpus, tmp_path / "i", HashEmbedder())
+    delete_documents(tmp_path / "i", ["b"], HashEmbedder())
+    assert doc_ids(open_index(tmp_path / "i", HashEmbedder())) == {"a", "c"}
+    with pytest.raises(KeyError, match="no document 'b'"):
+        delete_documents(tmp_path / "i", ["a", "b"], HashEmbedder())
+    with pytest.raises(BuildError, match="no document would be left"):
+        delete_documents(tmp_path / "i", ["a", "c"], HashEmbedder())
+    build_index(corpus, tmp_path / "i", HashEmbedder())
+    assert doc_ids(open_index(tmp_path / "i", HashEmbedder())) == {"a", "b", "c"}
+
+
+KILLED = """
+import os, sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from fake_embedder import HashEmbedder
+from retrievers import build_index
+from retrievers import generation, build
+
+calls = 0
+class Dying(HashEmbedder):
+    def embed_documents(self, texts):
+        global calls
+        calls += 1
+        if {where!r} == "embed" and calls == 4:
+            os.kill(os.getpid(), 9)
+        print(len(texts), flush=True)
+        return super().embed_documents(texts)
+
+def die(*args, **kwargs):
+    os.kill(os.getpid(), 9)
+
+if {where!r} == "chroma":
+    original = generation.DenseIndex.upsert
+    def upsert(self, ids, *rest):
+        original(self, ids[: len(ids) // 2], *(part[: len(ids) // 2] if part is not None else None for part in rest))
+        if calls >= 3:
+            die()
+        original(self, ids, *rest)
+    generation.DenseIndex.upsert = upsert
+if {where!r} in ("write_manifest", "switch_generation"):
+    setattr(build, {where!r}, die)
+build_index(Path({corpus!r}), Path({index!r}), Dying())
+"""
+
+
+@pytest.mark.parametrize("where", ["embed", "chroma", "write_manifest", "switch_generation"])
+def test_a_killed_build_leaves_the_old_index_and_loses_at_most_a_batch(tmp_path: Path, where: str) -> None:
+    old = write_corpus(tmp_path / "old.jsonl", old="the old one")
+    corpus = write_corpus(tmp_path / "c.jsonl", **{f"d{n}": f"text number {n} word{n}" for n in range(1500)})
+    build_index(old, tmp_path / "i", HashEmbedder())
+    tests = str(Path(__file__).parent)
+    script = KILLED.format(tests=tests, where=where, corpus=str(corpus), index=str(tmp_path / "i"))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == -9, done.stderr
+    embedded = sum(map(int, done.stdout.split()))
+    assert embedded >= 512
+    before = open_index(tmp_path / "i", HashEmbedder())
+    assert before.search("old", mode="lexical")[0].passage.doc_id == "old"
+    assert before.search("old", mode="dense")[0].passage.doc_id == "old"
+    embedder = HashEmbedder()
+    build_index(corpus, tmp_path / "i", embedder, prune=False)
+    assert len(embedder.embedded) <= 1500 - embedded + 2 * 256
+    index = open_index(tmp_path / "i", HashEmbedder())
+    assert index.manifest.n_documents == 1501
+    assert set(index._dense.ids()) == {f"d{n}#0" for n in range(1500)} | {"old#0"}
+    for n in (0, 300, 700, 1499):
+        assert index.search(f"word{n}", k=1, mode="lexical")[0].passage.doc_id == f"d{n}"
+        assert index.passage(f"d{n}#0").text == f"text number {n} word{n}"
+    assert {f"g{2:06d}", f"g{3:06d}"} & {folder.name for folder in (tmp_path / "i").glob("g*")}
+
+
+def test_a_reader_during_a_build_sees_the_old_index_then_the_new(tmp_path: Path) -> None:
+    build_index(write_corpus(tmp_path / "c.jsonl", a="alpha"), tmp_path / "i", HashEmbedder())
+    seen: list[set[str]] = []
+
+    class Watching(HashEmbedder):
+        def embed_documents(self, texts: list[str]):
+            seen.append(doc_ids(open_index(tmp_path / "i", HashEmbedder())))
+            return super().embed_documents(texts)
+
+    build_index(write_corpus(tmp_path / "c.jsonl", b="beta", c="gamma"), tmp_path / "i", Watching())
+    seen.append(doc_ids(open_index(tmp_path / "i", HashEmbedder())))
+    assert seen == [{"a"}, {"b", "c"}]
+
+
+def test_old_generations_go_when_nobody_reads_them(tmp_path: Path) -> None:
+    for n in range(4):
+        build_index(write_corpus(tmp_path / "c.jsonl", a=f"text {n}"), tmp_path / "i", HashEmbedder())
+    assert len(list((tmp_path / "i").glob("g*"))) == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
+def test_a_read_only_folder_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "ro").mkdir(mode=0o500)
+    with pytest.raises(PermissionError):
+        build_index(write_corpus(tmp_path / "c.jsonl", a="x"), tmp_path / "ro" / "i", HashEmbedder())
+
+
+def test_a_full_disk_leaves_the_old_index_and_a_repeat_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_index(write_corpus(tmp_path / "c.jsonl", a="alpha"), tmp_path / "i", HashEmbedder())
+    original = VectorWriter.append
+
+    def fail(self: VectorWriter, vectors: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(VectorWriter, "append", fail)
+    corpus = write_corpus(tmp_path / "c.jsonl", b="beta")
+    with pytest.raises(OSError, match="No space left"):
+        build_index(corpus, tmp_path / "i", HashEmbedder())
+    assert doc_ids(open_index(tmp_path / "i", HashEmbedder())) == {"a"}
+    monkeypatch.setattr(VectorWriter, "append", original)
+    build_index(corpus, tmp_path / "i", HashEmbedder())
+    assert doc_ids(open_index(tmp_path / "i", HashEmbedder())) == {"b"}
+
+
+def test_tables_are_kept_for_sql_and_taken_over_when_their_file_did_not_change(tmp_path: Path) -> None:
+    corpus = files(tmp_path / "c", a="alpha")
+    (corpus / "Spare parts.csv").write_text("id,name,price,code\n1,belt,2.5,007\n2,gear,10,\n", encoding="utf-8")
+    os.utime(corpus / "Spare parts.csv", (1_000_000_000, 1_000_000_000))
+    build_index(corpus, tmp_path / "i", HashEmbedder())
+    files(corpus, a="alpha changed")
+    build_index(corpus, tmp_path / "i", HashEmbedder())
+    index = open_index(tmp_path / "i", HashEmbedder())
+    [table] = index.tables()
+    assert (table.name, table.n_rows) == ("spare_parts", 2)
+    assert dict(table.columns) == {"id": "NUMERIC", "name": "TEXT", "price": "NUMERIC", "code": "TEXT"}
+    with closing(sqlite3.connect(index.tables_path)) as connection:
+        rows = connection.execute("SELECT name, price, code FROM spare_parts WHERE price > 2 ORDER BY id").fetchall()
+    assert rows == [("belt", 2.5, "007"), ("gear", 10, None)]
+    assert index.search("gear", k=1, mode="lexical")[0].passage.text == "id: 2\nname: gear\nprice: 10"
+
+
+def test_an_english_embedder_is_found_blind_for_chinese_and_hybrid_follows_bm25(tmp_path: Path) -> None:
+    class EnglishOnly(HashEmbedder):
+        def embed_queries(self, texts: list[str]):
+            return super().embed_queries([text if text.isascii() else "unknown" for text in texts])
+
+    parts = [
+        "控制器",
+        "电源",
+        "模块",
+        "故障",
+        "代码",
+        "备份",
+        "固件",
+        "安装",
+        "手册",
+        "接线",
+        "端子",
+        "温度",
+        "报警",
+        "冗余",
+        "同步",
+    ]
+    texts = {
+        f"z{n}": f"{parts[n % 15]}{parts[(n // 15) % 15]}第{n}项需要检查并记录编号{n}的{parts[(n * 7) % 15]}。"
+        for n in range(60)
+    }
+    texts |= {f"e{n}": f"Item {n} of the belts and gears list, part number {n * 7} in rack {n * 3}." for n in range(60)}
+    build_index(write_corpus(tmp_path / "c.jsonl", **texts), tmp_path / "i", EnglishOnly())
+    index = open_index(tmp_path / "i", EnglishOnly())
+    assert index.manifest.dense_weights["zh"] == 0
+    assert index.manifest.dense_weights["en"] > 0
+    query = "编号17的检查"
+    assert [h.passage for h in index.search(query)] == [h.passage for h in index.search(query, mode="lexical")]

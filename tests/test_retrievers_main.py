@@ -30,7 +30,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_help_needs_no_index_and_is_quick() -> None:
-    for arguments in ([], ["build"], ["search"]):
+    for arguments in ([], ["build"], ["search"], ["doctor"], ["bench"]):
         started = time.monotonic()
         done = run(*arguments, "--help")
         assert done.returncode == 0
@@ -89,6 +89,10 @@ def test_a_case_file_becomes_a_trec_run_of_documents(index: Path, tmp_path: Path
         (["search", "x", "--index", "{tmp}/none"], "no index here"),
         (["search", "--index", "{tmp}/none"], "either a QUERY or --cases"),
         (["search", "--cases", "f", "--index", "{tmp}"], "go together"),
+        (["search", "x", "--index", "{tmp}/none", "--rerank-threshold", "1"], "needs --rerank"),
+        (["search", "x", "--index", "http://127.0.0.1:9"], "expected http://HOST:PORT/COLLECTION"),
+        (["search", "x", "--index", "http://127.0.0.1:9/c"], "127.0.0.1:9"),
+        (["bench", "recall", "--work", "{tmp}"], "takes folders"),
     ],
 )
 def test_known_errors_are_one_line_and_exit_code_two(
@@ -100,3 +104,67 @@ def test_known_errors_are_one_line_and_exit_code_two(
     [line] = [line for line in captured.err.splitlines() if line.startswith("error: ")]
     assert message in line
     assert list(tmp_path.iterdir()) == []
+
+
+def test_filters_are_checked_and_pushed_down(index: Path, capsys) -> None:
+    assert main(["search", "voltage", "--index", str(index), "--filter", '{"lang": "en"}', "--json"]) == 0
+    assert {json.loads(line)["doc_id"] for line in capsys.readouterr().out.splitlines()} == {"a b"}
+    assert main(["search", "voltage", "--index", str(index), "--filter", '{"langue": "en"}']) == 2
+    assert "no such key" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        main(["search", "voltage", "--index", str(index), "--filter", "lang=en"])
+    assert caught.value.code == 2
+
+
+def test_exact_and_ranks_find_the_same_first_hit(index: Path, capsys) -> None:
+    for flags in (["--exact"], ["--fusion", "ranks"], ["--mode", "dense", "--exact"]):
+        assert main(["search", "怎么打开盖子", "--index", str(index), "-k", "1", *flags]) == 0
+        assert "c/d#0" in capsys.readouterr().out
+
+
+def test_show_prints_by_document_and_by_passage(index: Path, capsys) -> None:
+    assert main(["show", "c/d", "a b#0", "--index", str(index), "--json"]) == 0
+    assert [json.loads(line)["passage_id"] for line in capsys.readouterr().out.splitlines()] == ["c/d#0", "a b#0"]
+    assert main(["show", "nothing", "--index", str(index)]) == 2
+    assert capsys.readouterr().err == "error: no passage 'nothing' in the index\n"
+
+
+def test_stats_and_doctor_report_as_json(index: Path, capsys) -> None:
+    assert main(["stats", "--index", str(index), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["n_documents"] == 2
+    main(["doctor", "--index", str(index), "--json"])
+    findings = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {"ids", "rows", "reachability", "embedder", "metadata", "stale"} <= {
+        finding["check"] for finding in findings
+    }
+    assert all(finding["ok"] for finding in findings if finding["check"] != "stale")
+
+
+def test_delete_and_doctor_fix_leave_a_whole_index(tmp_path: Path, capsys) -> None:
+    corpus = tmp_path / "c.jsonl"
+    corpus.write_text('{"id": "a", "text": "one"}\n{"id": "b", "text": "two"}\n', encoding="utf-8")
+    assert main(["build", str(corpus), "--index", str(tmp_path / "i")]) == 0
+    assert main(["delete", "a", "--index", str(tmp_path / "i"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["documents"] == 1
+    assert main(["delete", "a", "--index", str(tmp_path / "i")]) == 2
+    main(["doctor", "--fix", "--index", str(tmp_path / "i")])
+    out = capsys.readouterr().out
+    assert "ok      ids" in out
+    assert main(["search", "two", "--index", str(tmp_path / "i")]) == 0
+
+
+def test_recall_of_folders_is_one_table(tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "corpus.jsonl").write_text(
+        '{"id": "a", "text": "red fox"}\n{"id": "b", "text": "蓝色的鲸鱼"}\n', encoding="utf-8"
+    )
+    cases = [
+        {"id": "1", "question": "fox", "gold_ids": ["a"]},
+        {"id": "2", "question": "鲸鱼", "gold_ids": ["b"]},
+        {"id": "3", "question": "no gold"},
+    ]
+    (folder / "cases.jsonl").write_text("\n".join(map(json.dumps, cases)), encoding="utf-8")
+    assert main(["bench", "recall", str(folder), "--work", str(tmp_path / "w"), "-k", "1", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["name"], row["n_cases"], row["lexical"], row["hybrid"]) == ("tiny", 2, 1.0, 1.0)

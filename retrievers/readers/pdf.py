@@ -57,23 +57,29 @@ def drop_repeated_edges(pages: Sequence[Sequence[str]]) -> list[list[str]]:
     """Drop page numbers, and the headers and footers that stand on half of the pages; digits in them may differ."""
     seen: Counter[str] = Counter()
     for page in pages:
-        seen.update({_mask(line) for line in _edges(page)})
+        seen.update({_mask(line) for line in _repeatable_edges(page)})
     threshold = max(3, (len(pages) + 1) // 2)
     repeated = {line for line, n in seen.items() if line and n >= threshold}
     return [_clean_edges(page, repeated) for page in pages]
 
 
-def _edges(page: Sequence[str]) -> list[str]:
+def _edges(page: Sequence[str], n: int) -> list[str]:
     lines = [line for line in page if line.strip()]
-    return lines if len(lines) <= 2 * _EDGE_LINES else [*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:]]
+    return [*lines[:n], *lines[len(lines) - n :]] if n else []
+
+
+def _repeatable_edges(page: Sequence[str]) -> list[str]:
+    """Take at most a third of a page from either end: the middle of a short page is its text."""
+    return _edges(page, min(_EDGE_LINES, sum(bool(line.strip()) for line in page) // 3))
 
 
 def _clean_edges(page: Sequence[str], repeated: set[str]) -> list[str]:
-    edges = set(_edges(page))
+    edges, numbers = set(_repeatable_edges(page)), set(_edges(page, _EDGE_LINES))
     return [
         line
         for line in page
-        if line not in edges or not (_mask(line) in repeated or _PAGE_NUMBER.fullmatch(line.strip()))
+        if not (line in edges and _mask(line) in repeated)
+        and not (line in numbers and _PAGE_NUMBER.fullmatch(line.strip()))
     ]
 
 

@@ -17,6 +17,7 @@ from retrievers.records import Scalar
 _ID_COLUMN = re.compile(r"(?:.*[ _-])?(?:id|no|number|code|sku)|编号|工单号|订单号|.*(?:编号|代码|单号)", re.IGNORECASE)
 _NAME_COLUMN = re.compile(r"(?:.*[ _-])?(?:name|title|subject)|名称|标题|.*(?:名称|标题)", re.IGNORECASE)
 _MAX_CELL = 1_000_000
+_DELIMITERS = (",", ";", "\t", "|")
 
 
 def read_csv(raw: bytes, name: str) -> tuple[list[Parsed], list[Table]]:
@@ -27,13 +28,11 @@ def read_csv(raw: bytes, name: str) -> tuple[list[Parsed], list[Table]]:
     """
     text = decode(raw)
     check_lines(text)
-    try:
-        dialect: type[csv.Dialect] | str = csv.Sniffer().sniff(text[:10_000], delimiters=",;\t|")
-    except csv.Error:
-        dialect = "excel"
+    header = next((line for line in text.splitlines() if line.strip()), "")
+    delimiter = max(_DELIMITERS, key=header.count)
     csv.field_size_limit(_MAX_CELL)
     try:
-        rows = [row for row in csv.reader(StringIO(text), dialect) if any(cell.strip() for cell in row)]
+        rows = [row for row in csv.reader(StringIO(text), delimiter=delimiter) if any(cell.strip() for cell in row)]
     except csv.Error as error:
         raise UnreadableFile(f"corrupt: {error}") from None
     if len(rows) < 2:

@@ -55,15 +55,30 @@ def check_lines(text: str) -> None:
 def _decode_unknown(raw: bytes) -> str:
     if b"\x00" in raw[:_SAMPLE]:
         raise UnreadableFile("binary, not text")
-    # Chinese encodings first: short Chinese text is often taken for a western one.
-    sample = raw[:_SAMPLE]
-    best = from_bytes(sample, cp_isolation=["gb18030", "big5", "shift_jis", "euc_kr", "cp1252", "cp1251"]).best()
+    if (text := _decode_chinese(raw)) is not None:
+        return text
+    best = from_bytes(raw[:_SAMPLE], cp_isolation=["big5", "shift_jis", "euc_kr", "cp1252", "cp1251"]).best()
     if best is not None:
         try:
             return raw.decode(best.encoding)
         except UnicodeDecodeError:
             pass
     return "".join(_decode_line(line) for line in raw.splitlines(keepends=True))
+
+
+def _decode_chinese(raw: bytes) -> str | None:
+    """Decode GB 18030 when it is that: most characters are then of its common half, lead bytes B0 to D7.
+
+    A detector often takes short Chinese text for a western or another Asian encoding.
+    """
+    try:
+        text = raw.decode("gb18030")
+    except UnicodeDecodeError:
+        return None
+    han = [character for character in text[:_SAMPLE] if "\u4e00" <= character <= "\u9fff"]
+    common = sum(0xB0 <= character.encode("gb18030")[0] <= 0xD7 for character in han)
+    others = sum(not character.isascii() for character in text[:_SAMPLE]) - len(han)
+    return text if common > 0.7 * len(han) and len(han) > 2 * others else None
 
 
 def _decode_line(line: bytes) -> str:

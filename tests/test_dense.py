@@ -1,0 +1,88 @@
+"""The traps of Chroma, held shut. Each has cost somebody a day."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retrievers.dense import ChromaFolder, DenseIndex
+from retrievers.embedders import normalise
+
+
+@pytest.fixture
+def dense(tmp_path: Path):
+    index = ChromaFolder().open(tmp_path)
+    yield index
+    index.close()
+
+
+def vectors(*rows: list[float]) -> np.ndarray:
+    return np.asarray(rows, dtype=np.float32)
+
+
+def test_the_space_is_cosine_not_l2(dense: DenseIndex) -> None:
+    dense.upsert(["long", "near"], vectors([10, 0], [0.6, 0.8]), [{}, {}])
+    assert dense.query(vectors([1, 0])[0], 2) == ["long", "near"]
+
+
+def test_no_embedding_function_is_called_when_a_folder_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        pytest.fail("Chroma's own embedding function would download a model")
+
+    monkeypatch.setattr("chromadb.utils.embedding_functions.DefaultEmbeddingFunction.__call__", refuse)
+    for _ in range(2):
+        index = ChromaFolder().open(tmp_path)
+        assert index._collection._embedding_function is None
+        index.upsert(["a"], vectors([1, 0]), [{}])
+        assert index.query(vectors([1, 0])[0], 1) == ["a"]
+        index.close()
+
+
+def test_writing_an_id_again_replaces_it(dense: DenseIndex) -> None:
+    dense.upsert(["a", "b"], vectors([1, 0], [0.8, 0.6]), [{}, {}])
+    dense.upsert(["a"], vectors([0, 1]), [{}])
+    assert dense.query(vectors([1, 0])[0], 1) == ["b"]
+    assert dense.count() == 2
+
+
+def test_more_records_than_one_batch_takes_are_all_written(dense: DenseIndex) -> None:
+    n = dense._batch_size + 10
+    rows = normalise(np.random.default_rng(0).standard_normal((n, 4)))
+    dense.upsert([f"d{i}" for i in range(n)], rows, [{}] * n)
+    assert dense.count() == n
+    assert set(dense.ids()) == {f"d{i}" for i in range(n)}
+
+
+def test_an_int_does_not_match_a_float_that_rounds_to_it(dense: DenseIndex) -> None:
+    dense.upsert(["two", "more"], vectors([1, 0], [0, 1]), [{"n": 2.0}, {"n": 2.5}])
+    assert dense.query(vectors([1, 1])[0], 5, {"n": {"$eq": 2.0}}) == ["two"]
+
+
+def test_asking_for_more_than_there_is_returns_what_there_is(dense: DenseIndex) -> None:
+    assert dense.query(vectors([1, 0])[0], 5) == []
+    dense.upsert(["a"], vectors([1, 0]), [{}])
+    assert dense.query(vectors([1, 0])[0], 5) == ["a"]
+
+
+def test_a_record_without_metadata_is_accepted(dense: DenseIndex) -> None:
+    dense.upsert(["a"], vectors([1, 0]), [{}])
+    assert dense.count() == 1
+
+
+def test_a_folder_opened_twice_shows_the_same_records(tmp_path: Path) -> None:
+    first, second = ChromaFolder().open(tmp_path), ChromaFolder().open(tmp_path)
+    first.upsert(["a"], vectors([1, 0]), [{}])
+    assert second.query(vectors([1, 0])[0], 1) == ["a"]
+    first.close()
+    assert second.query(vectors([1, 0])[0], 1) == ["a"]
+    second.close()
+
+
+def test_deletions_leave_the_rest_reachable(dense: DenseIndex) -> None:
+    rows = normalise(np.random.default_rng(1).standard_normal((400, 16)))
+    dense.upsert([f"d{i}" for i in range(400)], rows, [{}] * 400)
+    dense.delete([f"d{i}" for i in range(0, 400, 2)])
+    assert dense.count() == 200
+    assert all(dense.query(rows[i], 1) == [f"d{i}"] for i in range(1, 400, 2))

@@ -1,0 +1,31 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from retrievers.locks import IndexBusy, Lease, hold_lock, is_leased, make_leasable
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    code = (
+        "import os; from pathlib import Path; from retrievers.locks import hold_lock\n"
+        f"with hold_lock(Path({str(tmp_path)!r})): os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    with hold_lock(tmp_path):
+        pass
+
+
+def test_the_holder_is_named(tmp_path: Path) -> None:
+    with hold_lock(tmp_path), pytest.raises(IndexBusy, match=r"process \d+ \(since "), hold_lock(tmp_path):
+        pass
+
+
+def test_a_lease_keeps_a_generation_and_its_end_lets_it_go(tmp_path: Path) -> None:
+    make_leasable(tmp_path)
+    with Lease(tmp_path), Lease(tmp_path):
+        assert is_leased(tmp_path)
+    assert not is_leased(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        Lease(tmp_path)

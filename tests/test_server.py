@@ -1,0 +1,197 @@
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from fake_embedder import HashEmbedder
+
+from retrievers import IndexNotFound, build_index, open_index
+from retrievers.doctor import examine
+from retrievers.server import AddressError, ServerError, parse_address
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    port = free_port()
+    command = [str(Path(sys.executable).parent / "chroma"), "run", "--path", str(tmp_path_factory.mktemp("server"))]
+    process = subprocess.Popen(
+        [*command, "--host", "127.0.0.1", "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(240):
+            try:
+                urllib.request.urlopen(f"{address}/api/v2/heartbeat", timeout=1).close()
+                break
+            except OSError:
+                time.sleep(0.25)
+        else:
+            pytest.fail("the Chroma server did not start")
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def write(path: Path, **texts: str) -> Path:
+    lines = [
+        {"id": k, "title": f"T {k}", "text": v, "metadata": {"product": k[0], "year": 2024}} for k, v in texts.items()
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    return path
+
+
+def test_an_index_on_a_server_answers_as_one_in_a_folder(server: str, tmp_path: Path, cache: Path) -> None:
+    long = " ".join(f"Sentence {n} about gears and belts." for n in range(300))
+    corpus = write(tmp_path / "c.jsonl", a="voltage too low", b="请先断电，然后打开盖子。", c=long)
+    address = f"{server}/same"
+    build_index(corpus, address, HashEmbedder())
+    build_index(corpus, tmp_path / "i", HashEmbedder())
+    local = open_index(tmp_path / "i", HashEmbedder())
+    for fresh in (False, True):
+        if fresh:
+            shutil.rmtree(cache)  # another machine: everything comes from the server
+        remote = open_index(address, HashEmbedder())
+        assert remote.manifest.corpus_version == local.manifest.corpus_version
+        for query in ("voltage", "打开盖子", "gears and belts"):
+            for mode in ("lexical", "dense", "hybrid"):
+                ours = [(h.passage, round(h.score, 4)) for h in remote.search(query, k=5, mode=mode)]
+                assert ours == [(h.passage, round(h.score, 4)) for h in local.search(query, k=5, mode=mode)]
+        assert remote.passages_of("c") == local.passages_of("c")
+        found = remote.search("voltage", filters={"product": "b", "year": {"gte": 2024}})
+        assert {hit.passage.doc_id for hit in found} == {"b"}
+    assert [
+        finding for finding in examine(address, HashEmbedder()) if not finding.ok and finding.check != "stale"
+    ] == []
+
+
+def test_a_build_on_a_server_is_incremental_and_other_machines_see_it(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = f"{server}/grows"
+    corpus = write(tmp_path / "c.jsonl", a="alpha", b="beta")
+    build_index(corpus, address, HashEmbedder())
+    assert build_index(corpus, address, HashEmbedder()).unchanged
+    before = open_index(address, HashEmbedder())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other machine"))
+    embedder = HashEmbedder()
+    build_index(write(corpus, a="alpha", c="gamma"), address, embedder)
+    assert [text.splitlines()[-1] for text in embedder.embedded] == ["gamma"]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    after = open_index(address, HashEmbedder())
+    assert {hit.passage.doc_id for hit in after.search("gamma alpha", mode="dense")} == {"a", "c"}
+    assert {hit.passage.doc_id for hit in before.search("beta alpha", mode="dense")} == {"a", "b"}
+
+
+def test_errors_are_one_clear_line(server: str, tmp_path: Path) -> None:
+    with pytest.raises(IndexNotFound, match="no such collection"):
+        open_index(f"{server}/none")
+    with pytest.raises(ServerError, match=r"127\.0\.0\.1"):
+        open_index(f"http://127.0.0.1:{free_port()}/any")
+    with pytest.raises(ServerError):
+        open_index(f"{server}/any?tenant=nobody")
+    for wrong in (server, f"{server}/a/b", f"{server}/a?user=x"):
+        with pytest.raises(AddressError):
+            open_index(wrong)
+
+
+def test_a_collection_of_somebody_else_is_no_index(server: str) -> None:
+    import chromadb
+
+    host, port = server.removeprefix("http://").split(":")
+    chromadb.HttpClient(host, int(port)).create_collection("foreign", embedding_function=None)
+    with pytest.raises(IndexNotFound, match="no index of this project"):
+        open_index(f"{server}/foreign")
+
+
+def test_token_tenant_and_database_reach_the_server(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import chromadb
+    from chromadb.config import Settings
+
+    host, port = server.removeprefix("http://").split(":")
+    settings = Settings(
+        chroma_api_impl="chromadb.api.fastapi.FastAPI", chroma_server_host=host, chroma_server_http_port=port
+    )
+    admin = chromadb.AdminClient(settings)
+    admin.create_tenant("acme")
+    admin.create_database("docs", "acme")
+
+    class Gate(BaseHTTPRequestHandler):
+        """Lets requests with the token through to the server."""
+
+        protocol_version = "HTTP/1.1"
+
+        def forward(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            if self.headers.get("x-chroma-token") != "secret":
+                self.answer(401, b'{"error": "AuthError", "message": "wrong token"}', "application/json")
+                return
+            headers = {"content-type": self.headers.get("content-type") or "application/json"}
+            request = urllib.request.Request(server + self.path, body or None, headers, method=self.command)
+            try:
+                with urllib.request.urlopen(request) as reply:
+                    self.answer(reply.status, reply.read(), reply.headers.get("content-type"))
+            except urllib.error.HTTPError as error:
+                self.answer(error.code, error.read(), error.headers.get("content-type"))
+
+        def answer(self, status: int, body: bytes, kind: str) -> None:
+            self.send_response(status)
+            self.send_header("content-type", kind or "text/plain")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = forward  # noqa: N815
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    gate = ThreadingHTTPServer(("127.0.0.1", 0), Gate)
+    threading.Thread(target=gate.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{gate.server_port}/wiki?tenant=acme&database=docs"
+    try:
+        with pytest.raises(ServerError):
+            open_index(address)
+        monkeypatch.setenv("CHROMA_TOKEN", "secret")
+        build_index(write(tmp_path / "c.jsonl", a="alpha"), address, HashEmbedder())
+        assert open_index(address, HashEmbedder()).search("alpha")[0].passage.doc_id == "a"
+    finally:
+        gate.shutdown()
+        gate.server_close()
+    names = {
+        collection.name
+        for collection in chromadb.HttpClient(host, int(port), tenant="acme", database="docs").list_collections()
+    }
+    assert "wiki" in names
+    monkeypatch.delenv("CHROMA_TOKEN")
+    with pytest.raises(IndexNotFound):
+        open_index(f"{server}/wiki")
+
+
+def test_addresses_name_scheme_port_tenant_and_database() -> None:
+    address = parse_address("https://api.example.org/wiki?tenant=t&database=d")
+    assert (address.ssl, address.host, address.port) == (True, "api.example.org", 443)
+    assert (address.collection, address.tenant, address.database) == ("wiki", "t", "d")
+    assert parse_address("http://localhost/wiki").port == 8000
