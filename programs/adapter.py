@@ -1,5 +1,6 @@
 """The prompt format: instructions, inputs by name, JSON out; as few fixed tokens as a small LM can do with."""
 
+import re
 from typing import Any
 
 import dspy
@@ -42,6 +43,18 @@ class LeanJSONAdapter(dspy.JSONAdapter):
                 value = format_field_value(field_info=info, value=inputs[name])
                 parts.append(f"{name}:\n{value}" if "\n" in value else f"{name}: {value}")
         return "\n".join([*parts, suffix] if suffix else parts)
+
+    def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
+        """Parse the JSON object of one completion.
+
+        Raises:
+            AdapterParseError: It is no JSON object, or a field is missing, null or of the wrong type.
+        """
+        fields = super().parse(signature, completion)
+        for name, value in fields.items():  # DSPy reads null as the text "None"
+            if value == "None" and re.search(rf'"{name}"\s*:\s*null\b', completion):
+                raise AdapterParseError(type(self).__name__, signature, completion, message=f"Field {name} is null.")
+        return fields
 
     def __call__(self, lm: dspy.BaseLM, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
         """Format, call the LM, parse.

@@ -18,7 +18,7 @@ EXPORT_DIR = RUNS_DIR / "export"
 TRACKING_URI = f"sqlite:///{RUNS_DIR}/mlflow.db"
 
 _OURS = ("programs", "retrievers", "trainsets", "signatures")
-_TABLE_WIDTH = 120  # what the widest table of numbers needs; a narrower terminal wraps its lines
+_TABLE_WIDTH = 140  # what the widest table of numbers needs; a narrower terminal wraps its lines
 
 
 class UsageError(ValueError):
@@ -149,11 +149,12 @@ def show_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(str, row))
     console = Console(markup=False, emoji=False, highlight=False)  # names are shown as they are
     console.width = max(_TABLE_WIDTH, console.width)
+    console.print(title)
     console.print(table)

@@ -81,9 +81,8 @@ def save_export(
     holding = [name for name, predictor in program.named_predictors() if predictor.lm is not None]
     if holding:
         raise ProgramStateError(f"predictors {', '.join(holding)} hold an LM; bind LMs with dspy.context instead")
-    state = (
-        json.dumps(program.dump_state(), ensure_ascii=False, indent=2) + "\n"
-    )  # sorted keys would change what demos say
+    # Keys keep their order: it is what demos are rendered in.
+    state = json.dumps(program.dump_state(), ensure_ascii=False, indent=2) + "\n"
     manifest = Manifest(
         program=_name(program),
         bounds=asdict(program.bounds),

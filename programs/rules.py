@@ -9,8 +9,8 @@ _SMALL_TALK = re.compile(
     r"你好|您好|嗨|早上好|上午好|下午好|晚上好|谢谢|多谢|感谢|辛苦了|再见|拜拜|好的|你是谁|您是谁|你能做什么|在吗|你叫什么)"
 )
 _FILLER = re.compile(
-    r"\b(there|you|very much|so much|a lot|for (the|your) help|team|everyone|all|again|for now|that'?s all|your|help|"
-    r"the|for|and|is|was|were|this|it)\b|(非常|大家|帮助|帮忙|这样|周末愉快|[了啊呀吗呢您你的先就])"
+    r"\b(there|you|very much|so much|a lot|for (the|your) help|team|everyone|anyone|all|again|for now|that'?s all|your|"
+    r"help(s|ed)?|doing|job|work|the|for|and|a|is|was|were|re|this|that|it)\b|(非常|大家|帮助|帮忙|这样|周末愉快|[了啊呀吗呢您你的先就])"
 )
 _ID = re.compile(
     r"(?<![A-Za-z0-9-])"
@@ -33,7 +33,8 @@ _BRIDGE = re.compile(
 )
 _ASKS_NUMBER = re.compile(
     r"\b(how (many|much|long|often|old|high|low|heavy|far|tight|big|large|short|fast|late)|"
-    r"what (year|date|price|percentage|temperature|voltage|weight)|which (year|month|quarter)|lead time|when)\b|"
+    r"what (year|date|price|percentage|temperature|voltage|weight)|which (year|month|quarter)|lead time|"
+    r"when (is|are|was|were|do|does|did|has|have|had|can|may|must|should|will))\b|"
     r"(多少|多久|多长|多大|多高|多重|几[个天次台年月小件份名位岁时点]|何时|什么时候|哪[一]?[天年月])",
     re.IGNORECASE,
 )

@@ -99,6 +99,7 @@ class Run:
             missing=evidence.missing,
             judged_by=evidence.by,
             quotes=evidence.quotes,
+            judged=tuple(hit.passage.passage_id for hit in self.context()),
         )
         return evidence
 
@@ -112,9 +113,13 @@ class Run:
         return [hop.query for hop in self.hops]
 
     def context(self) -> tuple[Hit, ...]:
-        """Return the passages to show: the best of every hop in turn, each passage once, newest hop first on ties."""
+        """Return the passages to show: the best of every hop in turn, each passage once, newest hop first on ties.
+
+        A passage counts where it ranks best, not where it was seen first; near copies stay out.
+        """
         chosen: dict[str, Hit] = {}
-        rankings = [[hit for hit in hop.hits if hit.passage.passage_id in hop.kept] for hop in reversed(self.hops)]
+        kept = {passage_id for hop in self.hops for passage_id in hop.kept}
+        rankings = [[hit for hit in hop.hits if hit.passage.passage_id in kept] for hop in reversed(self.hops)]
         for place in range(self.bounds.k):
             for ranking in rankings:
                 if place < len(ranking):

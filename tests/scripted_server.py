@@ -77,16 +77,22 @@ class ScriptedServer:
 
     def _reply(self, request: Request) -> Reply:
         fields = fields_of(request)
-        for field in fields:
+        for field in fields or ["text"]:
             if field in self.replies:
                 return self.replies[field](request)
+        return self.scripted_reply(request)
+
+    def scripted_reply(self, request: Request) -> str:
+        """The reply that no entry of `replies` replaces."""
+        fields = fields_of(request)
         if not fields:
-            return self.replies["text"](request) if "text" in self.replies else "OK"
+            return "OK"
         if "answer" in fields and "citations" in fields:
             return self._answer(request)
         question = question_of(request)
         scripted = {
             "steps": [{"tool": "hybrid", "query": question}],
+            "quotes": [self.answers[question]] if question in self.answers else [],
             "verdict": "sufficient",
             "missing": "",
             "standalone": question,
@@ -117,8 +123,8 @@ def prompt_of(request: Request) -> str:
 
 
 def question_of(request: Request) -> str:
-    found = re.search(r"^question: (.*)$", prompt_of(request), re.MULTILINE)
-    return found.group(1) if found else ""
+    found = re.findall(r"^question: (.*)$", prompt_of(request), re.MULTILINE)
+    return found[-1] if found else ""
 
 
 def has_demos(request: Request) -> bool:

@@ -92,6 +92,7 @@ REPLIES = {
     "empty": "",
     "a field is missing": '{"answer": "x"}',
     "a field is of the wrong type": '{"answer": "x", "citations": "one and two"}',
+    "null": '{"answer": null, "citations": []}',
     "a list": '["x", [1]]',
 }
 

@@ -51,6 +51,16 @@ def cases_of(split: str) -> list[dict[str, Any]]:
     ]
 
 
+def line_of(record: dict[str, Any]) -> str:
+    """A record as a line of a file."""
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def answer_json(answer: str) -> str:
+    """An answer as an LM gives it, resting on the first passage."""
+    return json.dumps({"answer": answer, "citations": [1]}, ensure_ascii=False)
+
+
 def write_corpus(path: Path) -> Path:
     """Write the documents as a JSONL corpus."""
     return _write(path, DOCUMENTS)
@@ -65,5 +75,5 @@ def write_cases(folder: Path) -> Path:
 
 
 def _write(path: Path, records: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records), encoding="utf-8")
+    path.write_text("".join(map(line_of, records)), encoding="utf-8")
     return path

@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,12 +73,13 @@ def run_cases(
     """
     pool = ThreadPoolExecutor(max_workers=n_threads)
     try:
-        pending: set[Future[CaseResult]] = {
-            pool.submit(copy_context().run, _run_case, program, case, indexed_ids) for case in cases
-        }
+        futures = [pool.submit(copy_context().run, _run_case, program, case, indexed_ids) for case in cases]
+        places = {future: place for place, future in enumerate(futures)}
+        pending = set(futures)
         while pending:
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in done:
+            # What ends the evaluation comes after the results that were ready with it.
+            for future in sorted(done, key=lambda one: (one.exception() is not None, places[one])):
                 yield future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

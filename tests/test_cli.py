@@ -1,0 +1,164 @@
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from dspy.utils.exceptions import LMError
+
+from programs import cli
+from programs.cli import UsageError, positive, progress, run_guarded, show_table
+from programs.export import ProgramStateError
+from programs.meter import EndpointDown
+from retrievers import IndexNotFound
+from trainsets.cases import CaseError
+from trainsets.evaluation import COLUMNS
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = {
+    "optimize": ["optimize.py"],
+    "evaluate": ["evaluate.py"],
+    "programs": ["-m", "programs"],
+    "ask": ["-m", "programs", "ask"],
+}
+HEAVY = (
+    "dspy",
+    "mlflow",
+    "chromadb",
+    "torch",
+    "numpy",
+    "pydantic",
+    "datasets",
+    "rich",
+    "xllamacpp",
+    "sentence_transformers",
+)
+
+PARSE = """
+import runpy, sys
+arguments = sys.argv[1:]
+try:
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+except SystemExit as end:
+    print("exit code", end.code)
+print("heavy:", *sorted(set(sys.modules) & set({heavy!r})))
+"""
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_help_imports_nothing_that_takes_time(command: list[str], tmp_path: Path) -> None:
+    arguments = [str(ROOT / part) if part.endswith(".py") else part for part in command]
+    done = subprocess.run(
+        [sys.executable, "-c", PARSE.format(heavy=HEAVY), *arguments, "--help"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert done.stdout.startswith("usage: ")
+    assert done.stdout.splitlines()[-2:] == ["exit code 0", "heavy:"]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_an_unknown_flag_is_a_usage_error(command: list[str]) -> None:
+    arguments = [str(ROOT / part) if part.endswith(".py") else part for part in command]
+    done = subprocess.run([sys.executable, *arguments, "--no-such-flag"], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: ")
+
+
+def raises(error: BaseException) -> Callable[[], int]:
+    def run() -> int:
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UsageError("flags"),
+        IndexNotFound("no index\n  here"),
+        CaseError("x.jsonl:3: id: missing"),
+        ProgramStateError("damaged"),
+        FileNotFoundError(2, "No such file or directory", "x"),
+        LMError("down"),
+        EndpointDown("down"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_known_error_is_one_line_and_exit_code_two(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_guarded(raises(error)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+
+
+def test_an_unknown_error_is_a_defect_and_goes_up() -> None:
+    with pytest.raises(KeyError):
+        run_guarded(raises(KeyError("x")))
+
+
+def test_an_interrupt_is_130_and_says_what_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_guarded(raises(KeyboardInterrupt())) == 130
+    assert "repeat the command to go on" in capsys.readouterr().err
+
+
+def test_the_exit_code_of_a_command_is_its_own() -> None:
+    assert [run_guarded(lambda code=code: code) for code in (0, 1)] == [0, 1]
+
+
+@pytest.mark.parametrize("text", ["0", "-1"])
+def test_a_count_below_one_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="below 1"):
+        positive(text)
+    assert positive("7") == 7
+
+
+def test_a_table_shows_every_cell_whole_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = ("runs/export", "0.123", "0.234", "0.345", "0.456", "0.567", "8.9", "12,345", "123.4", "234.5", "12", "13")
+    show_table("12 dev cases · openai/test", COLUMNS, [cells])
+    out = capsys.readouterr().out
+    assert all(cell in out for cell in (*cells, *COLUMNS))
+    assert len([line for line in out.splitlines() if line.strip()]) == 4  # title, head, rule, row
+
+
+def test_names_in_a_table_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    show_table("[bold]title[/bold] :smile:", ("program",), [("[red]x[/red]",), ("[/oops]",), (":warning:",)])
+    out = capsys.readouterr().out
+    assert all(text in out for text in ("[bold]title[/bold] :smile:", "[red]x[/red]", "[/oops]", ":warning:"))
+
+
+def test_progress_without_a_terminal_is_a_line_a_step_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("evaluating [x]", 3) as step:
+        for n in range(3):
+            step(f"score 0.{n}")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert [line.split(" · ")[0] for line in lines] == [f"evaluating [x] {n}/3" for n in (1, 2, 3)]
+    assert lines[2].endswith("0:00 left · score 0.2")
+
+
+def test_progress_on_a_terminal_shows_names_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress("evaluating [/x]", 1) as step:
+        step("[/y] 1 errors")
+    assert "evaluating [/x]" in capsys.readouterr().err
+
+
+def test_what_the_command_lines_share_is_light() -> None:
+    code = f"import sys, programs.cli; print(*sorted(set(sys.modules) & set({HEAVY!r})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == ""
+    assert cli.TRACKING_URI == "sqlite:///runs/mlflow.db"

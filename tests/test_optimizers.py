@@ -1,0 +1,217 @@
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import dspy
+import pytest
+import tiny
+from scripted_server import Request, ScriptedServer, has_demos, question_of
+
+from programs.export import render_prompts
+from programs.lms import Roles, bind, make_lm
+from programs.load import Tools
+from programs.meter import EndpointDown, Meter
+from programs.optimizers import Compiled, Settings, compile_program
+from programs.rag import AgenticRAG, NaiveRAG
+from trainsets.cases import Case, to_example
+from trainsets.metrics import combined_score
+
+ANSWERS = {question: answer for question, (answer, _, _) in tiny.ANSWERS.items()}
+TRAIN = [to_example(Case.model_validate_json(line)) for line in map(tiny.line_of, tiny.cases_of("train"))]
+DEV = [to_example(Case.model_validate_json(line)) for line in map(tiny.line_of, tiny.cases_of("dev"))]
+
+
+def metric(example: Any, prediction: Any, trace: Any = None) -> float | bool:
+    score = combined_score(example.case, prediction)
+    return score if trace is None else score >= 0.8
+
+
+def compile_with(
+    server: ScriptedServer,
+    tools: Tools,
+    settings: Settings,
+    *,
+    budget: int | None = None,
+    teacher: Any = None,
+    program: NaiveRAG | None = None,
+) -> tuple[Compiled, Meter]:
+    lm = make_lm("openai/test", server.url, Meter(budget), num_retries=0)
+    with bind(Roles(lm, lm)):
+        program = program or AgenticRAG(tools.retrievers)
+        return compile_program(program, metric, TRAIN, DEV, settings, teacher), lm.meter
+
+
+def demos_of(program: dspy.Module) -> dict[str, list[Any]]:
+    return {name: predictor.demos for name, predictor in program.named_predictors() if predictor.demos}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.getLogger("dspy").setLevel(logging.CRITICAL)
+    yield
+    logging.getLogger("dspy").setLevel(logging.INFO)
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer(ANSWERS) as scripted:
+        yield scripted
+
+
+def test_bootstrap_fills_the_real_program_with_runs_that_were_right(server: ScriptedServer, tools: Tools) -> None:
+    wrong = TRAIN[0].question
+    del server.answers[wrong]
+    compiled, _ = compile_with(server, tools, Settings("bootstrap", max_demos=2))
+    demos = demos_of(compiled.program)
+    assert {"answer", "judge"} <= set(demos)
+    assert [demo.question for demo in demos["answer"]] == [TRAIN[1].question, TRAIN[2].question]
+    assert demos["answer"][0].answer == ANSWERS[TRAIN[1].question]
+    assert demos["answer"][0].augmented
+    assert "<passage 1>" in demos["answer"][0].passages  # never a raw gold case, which has no passages
+    assert not compiled.stopped_at_budget
+
+
+def test_compiling_leaves_the_seed_program_as_it_was(server: ScriptedServer, tools: Tools) -> None:
+    seed = AgenticRAG(tools.retrievers)
+    before = render_prompts(seed)
+    for optimizer in ("bootstrap", "mipro"):
+        compiled, _ = compile_with(server, tools, Settings(optimizer, n_trials=1), program=seed)
+        assert compiled.program is not seed
+        assert compiled.program.retrievers["hybrid"] is tools.retrievers["hybrid"]
+        assert compiled.program.bounds == seed.bounds
+    assert render_prompts(seed) == before
+    assert demos_of(seed) == {}
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_no_predictor_gets_more_demos_than_allowed(server: ScriptedServer, tools: Tools, n: int) -> None:
+    compiled, _ = compile_with(server, tools, Settings("bootstrap", max_demos=n))
+    assert max(map(len, demos_of(compiled.program).values())) == n
+
+
+def test_nothing_right_is_a_program_without_demos(server: ScriptedServer, tools: Tools) -> None:
+    server.answers.clear()
+    compiled, _ = compile_with(server, tools, Settings("bootstrap"))
+    assert demos_of(compiled.program) == {}
+    assert render_prompts(compiled.program) == render_prompts(AgenticRAG(tools.retrievers))
+
+
+def test_the_same_compile_gives_the_same_program(server: ScriptedServer, tools: Tools) -> None:
+    for settings in (Settings("bootstrap"), Settings("mipro", n_trials=2, seed=3)):
+        one, _ = compile_with(server, tools, settings)
+        n_calls = len(server.requests)
+        two, meter = compile_with(server, tools, settings)
+        assert render_prompts(one.program) == render_prompts(two.program)
+        assert len(server.requests) == n_calls  # all from the cache
+        assert meter.paid_calls == 0
+
+
+def test_a_budget_ends_bootstrapping_with_the_demos_so_far(server: ScriptedServer, tools: Tools) -> None:
+    whole, meter = compile_with(server, tools, Settings("bootstrap", max_demos=3))
+    one_run = meter.paid_calls // 3
+    server.requests.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COMPILED_RAG_CACHE", f"{tools.index.path}/other-cache")
+        stopped, meter = compile_with(server, tools, Settings("bootstrap", max_demos=3), budget=one_run + 1)
+    assert stopped.stopped_at_budget
+    assert meter.paid_calls == len(server.requests) == one_run + 1
+    assert demos_of(stopped.program)["answer"] == demos_of(whole.program)["answer"][:1]
+    assert render_prompts(stopped.program.deepcopy()) == render_prompts(stopped.program)
+
+
+PROPOSED = "Answer in the words of the passage. Marked."
+
+
+def needs_the_proposal(request: Request) -> str:
+    """Right only with the proposed instruction, or for the questions that are easy."""
+    question = question_of(request)
+    is_right = PROPOSED in request["messages"][0]["content"] or question in [case.question for case in TRAIN[:2]]
+    return tiny.answer_json(ANSWERS[question] if is_right else "something else")
+
+
+@pytest.fixture
+def proposing() -> Iterator[ScriptedServer]:
+    replies = {
+        "answer": needs_the_proposal,
+        "proposed_instruction": lambda request: f'{{"proposed_instruction": "{PROPOSED}"}}',
+    }
+    with ScriptedServer(ANSWERS, replies=replies) as scripted:
+        yield scripted
+
+
+def test_mipro_runs_its_three_steps_and_keeps_the_better_instruction(proposing: ScriptedServer, tools: Tools) -> None:
+    compiled, _ = compile_with(proposing, tools, Settings("mipro", n_trials=4, seed=1))
+    assert proposing.calls_of("proposed_instruction")  # step 2, of instructions
+    asked = {question_of(request) for request in proposing.calls_of("citations")}
+    assert {case.question for case in DEV} <= asked  # step 3, of trials on the validation cases
+    assert any(has_demos(request) for request in proposing.calls_of("citations"))  # with demos from step 1
+    assert compiled.program.answer.signature.instructions == PROPOSED
+    assert not compiled.stopped_at_budget
+
+
+def test_a_budget_ends_mipro_with_the_best_program_so_far(proposing: ScriptedServer, tools: Tools) -> None:
+    settings = Settings("mipro", n_trials=4, seed=1)
+    _, meter = compile_with(proposing, tools, settings)
+    needed = meter.paid_calls
+    outcomes = {}
+    for budget in (2, needed - 1):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("COMPILED_RAG_CACHE", f"{tools.index.path}/cache-{budget}")
+            proposing.requests.clear()
+            stopped, meter = compile_with(proposing, tools, settings, budget=budget)
+        assert stopped.stopped_at_budget
+        assert meter.paid_calls == len(proposing.requests) == budget
+        outcomes[budget] = stopped.program.answer.signature.instructions
+    assert outcomes[2] == AgenticRAG(tools.retrievers).answer.signature.instructions
+    assert outcomes[needed - 1] == PROPOSED
+
+
+@pytest.mark.parametrize("optimizer", ["bootstrap", "mipro"])
+def test_stdout_stays_clean_while_optimizers_print(
+    server: ScriptedServer, tools: Tools, optimizer: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compile_with(server, tools, Settings(optimizer, n_trials=1))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Bootstrap" in captured.err
+
+
+@pytest.mark.parametrize("optimizer", ["bootstrap", "mipro"])
+@pytest.mark.parametrize("n_good", [0, 3])
+def test_an_lm_that_goes_down_ends_the_compile(tools: Tools, optimizer: Any, n_good: int) -> None:
+    def die(request: Request) -> Any:
+        return 500 if len(server.requests) > n_good else server.scripted_reply(request)
+
+    with (
+        ScriptedServer(ANSWERS, replies=dict.fromkeys(("answer", "steps", "verdict"), die)) as server,
+        pytest.raises(EndpointDown, match="scripted failure 500"),
+    ):
+        compile_with(server, tools, Settings(optimizer, n_trials=2))
+
+
+def test_a_teacher_runs_the_program_while_demos_are_collected(tools: Tools) -> None:
+    with ScriptedServer() as student, ScriptedServer(ANSWERS) as teacher:
+        lm = make_lm("openai/teacher", teacher.url)
+        compiled, meter = compile_with(student, tools, Settings("bootstrap"), teacher=lm)
+        assert student.requests == []
+        assert len(teacher.requests) == lm.meter.paid_calls > 0
+        assert meter.paid_calls == 0
+        assert demos_of(compiled.program)["answer"][0].answer == ANSWERS[TRAIN[0].question]
+        assert all(predictor.lm is None for predictor in compiled.program.predictors())
+
+
+def test_the_seed_that_takes_effect_is_told() -> None:
+    assert Settings("bootstrap", seed=5).effective_seed == 0
+    assert Settings("mipro", seed=5).effective_seed == 5
+    assert Settings("mipro", seed=0).effective_seed == 9
+
+
+def test_a_decision_lm_of_its_own_is_used_while_compiling(tools: Tools) -> None:
+    with ScriptedServer(ANSWERS) as answering, ScriptedServer(ANSWERS) as deciding:
+        roles = Roles(make_lm("openai/d", deciding.url), make_lm("openai/a", answering.url))
+        with bind(roles):
+            compile_program(AgenticRAG(tools.retrievers), metric, TRAIN, [], Settings("bootstrap"))
+        assert all("citations" in str(request["response_format"]) for request in answering.requests)
+        assert answering.requests
+        assert deciding.calls_of("verdict")
+        assert not deciding.calls_of("citations")
