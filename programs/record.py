@@ -28,8 +28,8 @@ class Hop:
     """One search and what was made of it.
 
     `hits` are all hits, best first; `kept` the ids of those that were new to the run. A verdict is given once a round,
-    so it stands on the last hop of the round, with the words the judge quoted for it; `decided_by` says whether a rule
-    or the LM asked for this search.
+    so it stands on the last hop of the round, with the ids of the passages the judge read and the words it quoted;
+    `decided_by` says whether a rule or the LM asked for this search.
     """
 
     goal: str
@@ -44,6 +44,7 @@ class Hop:
     judged_by: Literal["rule", "lm"] | None = None
     missing: str = ""
     quotes: tuple[str, ...] = ()
+    judged: tuple[str, ...] = ()
     error: str | None = None
 
 

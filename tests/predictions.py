@@ -26,6 +26,7 @@ class Hop:
     hits: tuple[Hit, ...] = ()
     kept: tuple[str, ...] = ()
     verdict: str | None = None
+    judged: tuple[str, ...] = ()
     goal: str = ""
     tool: str = "hybrid"
     query: str = "q"
@@ -50,4 +51,7 @@ def ranking(*passage_ids: str, text: str = "") -> tuple[Hit, ...]:
 
 
 def hop(*passage_ids: str, keep: tuple[str, ...] | None = None, **fields: object) -> Hop:
-    return Hop(hits=ranking(*passage_ids), kept=passage_ids if keep is None else keep, **fields)  # type: ignore[arg-type]
+    """Make a hop that keeps all its hits, and whose judge, if there is a verdict, read them all."""
+    kept = passage_ids if keep is None else keep
+    fields = {"judged": kept if fields.get("verdict") else ()} | fields
+    return Hop(hits=ranking(*passage_ids), kept=kept, **fields)  # type: ignore[arg-type]

@@ -113,7 +113,7 @@ def test_tools_and_filters_are_compared_as_sets() -> None:
     assert filter_f1(ABSENT, used) is None
 
 
-LOOP = (hop("a#0"), hop("x#0", verdict="insufficient"), hop("b#1", verdict="sufficient"))
+LOOP = (hop("a#0"), hop("x#0", verdict="insufficient"), hop("b#1", judged=("a#0", "b#1"), verdict="sufficient"))
 
 
 def test_the_plan_ends_at_the_first_verdict() -> None:
@@ -123,15 +123,15 @@ def test_the_plan_ends_at_the_first_verdict() -> None:
 
 
 def test_verdicts_agree_with_the_gold_when_all_evidence_is_or_is_not_there() -> None:
-    assert judge_accuracy(TWO_HOP, Prediction(hops=LOOP, context=ranking("a#0", "b#1"))) == 1
-    assert judge_accuracy(TWO_HOP, Prediction(hops=LOOP, context=ranking("a#0", "x#0"))) == 0.5
+    assert judge_accuracy(TWO_HOP, Prediction(hops=LOOP)) == 1
+    assert judge_accuracy(TWO_HOP, Prediction(hops=(*LOOP[:2], hop("b#1", verdict="sufficient")))) == 0.5
     early = (hop("a#0", verdict="sufficient"),)
-    assert judge_accuracy(TWO_HOP, Prediction(hops=early, context=ranking("a#0"))) == 0
-    assert judge_accuracy(ABSENT, Prediction(hops=early, context=ranking("a#0"))) == 0
-    never = (hop("a#0", verdict="insufficient"),)
-    assert judge_accuracy(ABSENT, Prediction(hops=never, context=ranking("a#0"))) == 1
-    conflict = (hop("a#0", "b#1", verdict="conflict"),)
-    assert judge_accuracy(TWO_HOP, Prediction(hops=conflict, context=ranking("a#0", "b#1"))) == 1
+    assert judge_accuracy(TWO_HOP, Prediction(hops=early)) == 0
+    assert judge_accuracy(ABSENT, Prediction(hops=early)) == 0
+    assert judge_accuracy(ABSENT, Prediction(hops=(hop("a#0", verdict="insufficient"),))) == 1
+    assert judge_accuracy(TWO_HOP, Prediction(hops=(hop("a#0", "b#1", verdict="conflict"),))) == 1
+    unread = (hop("a#0", "b#1", judged=("a#0",), verdict="insufficient"),)
+    assert judge_accuracy(TWO_HOP, Prediction(hops=unread)) == 1  # it can't be blamed for what it was not shown
     assert judge_accuracy(TWO_HOP, Prediction(hops=(hop("a#0"),))) is None
     assert judge_accuracy(Case(id="x", question="q", answer=("y",)), Prediction(hops=early)) is None
 

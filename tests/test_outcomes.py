@@ -83,13 +83,15 @@ def test_evidence_below_the_cut_is_found_by_a_deeper_search() -> None:
     assert name(CASE, shallow, deep_ranks={"a": 1}) == "not_retrieved"
 
 
-def test_evidence_that_the_judge_did_not_keep_was_dropped() -> None:
-    judged = hop("a#0", "b#0", keep=("a#0",), verdict="sufficient")
+def test_evidence_that_the_judge_read_and_left_out_was_dropped() -> None:
+    judged = hop("a#0", "b#0", verdict="sufficient")
     dropped = Prediction("48 V", context=ranking("a#0"), hops=(judged,))
     assert attribute(CASE, dropped) == Outcome("dropped_by_judge", rank=2, detail="b")
-    later = hop("b#0", verdict="sufficient")
-    assert name(CASE, Prediction("48 V", context=ranking("a#0"), hops=(judged, later))) == "ranked_too_low"
-    unjudged = hop("a#0", "b#0", keep=("a#0",))
+    unread = hop("a#0", "b#0", judged=("a#0",), verdict="sufficient")
+    assert attribute(CASE, Prediction("48 V", context=ranking("a#0"), hops=(unread,))) == Outcome(
+        "ranked_too_low", 2, "b"
+    )
+    unjudged = hop("a#0", "b#0")
     assert name(CASE, Prediction("48 V", context=ranking("a#0"), hops=(unjudged,))) == "ranked_too_low"
 
 
@@ -213,8 +215,9 @@ def make_program(shelf: Shelf, kind: type = AgenticRAG) -> Any:
         return dspy.Prediction(answer="Bergen" if "Bergen" in passages else "Oslo", citations=[1, 2])
 
     def judge(question: str, passages: str) -> dspy.Prediction:
-        done = "Kestrel" in passages and "Bergen" in passages
-        return dspy.Prediction(verdict="sufficient" if done else "insufficient", missing="where Kestrel ships from")
+        quotes = [text for text in (SHELF["sup"], SHELF["site"]) if text in passages]
+        verdict = "sufficient" if len(quotes) == 2 else "insufficient"
+        return dspy.Prediction(verdict=verdict, quotes=quotes, missing="where Kestrel ships from")
 
     program.answer = answer
     if kind is AgenticRAG:
@@ -250,8 +253,16 @@ def test_a_blind_retriever_does_not_retrieve() -> None:
 def test_a_judge_that_is_always_content_stops_early() -> None:
     shelf = Shelf(SHELF, k=1)
     program = make_program(shelf)
-    program.judge = lambda **_: dspy.Prediction(verdict="sufficient", missing="")
+    program.judge = lambda **_: dspy.Prediction(verdict="sufficient", quotes=[SHELF["sup"]], missing="")
     assert outcome_of(program, shelf) == Outcome("stopped_early", detail="site")
+
+
+def test_a_judge_that_overlooks_evidence_it_read_drops_it() -> None:
+    shelf = Shelf(SHELF)
+    program = make_program(shelf)
+    program.judge = lambda **_: dspy.Prediction(verdict="sufficient", quotes=[SHELF["sup"]], missing="")
+    outcome = outcome_of(program, shelf)
+    assert (outcome.name, outcome.detail) == ("dropped_by_judge", "site")
 
 
 def test_a_rewriter_that_leads_nowhere_exhausts_the_loop() -> None:

@@ -179,20 +179,20 @@ def judge_accuracy(case: Case, prediction: PredictionLike) -> float | None:
     """Give verdicts that agree with the gold ÷ verdicts; None without a verdict, or without gold evidence.
 
     Evidence is sufficient when `missing_evidence` finds nothing missing, and never for a case that is not answerable.
-    `conflict` says that there is evidence, so it agrees with sufficient. A final verdict is measured on the context
-    that was shown, an earlier one on all passages kept so far.
+    `conflict` says that there is evidence, so it agrees with sufficient. A verdict is measured on the passages that
+    the judge read for it.
     """
     gold = gold_of(case)
     if case.answerable and not gold:
         return None
     agreements = []
-    found: list[HitLike] = []
-    for place, hop in enumerate(prediction.hops, start=1):
-        found += [hit for hit in hop.hits if hit.passage.passage_id in set(hop.kept)]
+    found: dict[str, HitLike] = {}
+    for hop in prediction.hops:
+        found |= {hit.passage.passage_id: hit for hit in hop.hits}
         if hop.verdict is None:
             continue
-        seen = prediction.context if place == len(prediction.hops) else found
-        sufficient = case.answerable and not missing_evidence(case, seen)
+        read = [found[id_] for id_ in hop.judged if id_ in found]
+        sufficient = case.answerable and not missing_evidence(case, read)
         agreements.append((hop.verdict != "insufficient") == sufficient)
     return sum(agreements) / len(agreements) if agreements else None
 

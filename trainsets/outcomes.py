@@ -54,7 +54,7 @@ def attribute(
     - nothing to find (chit-chat): `should_not_have_abstained`, or `wrong_with_evidence` for an empty answer.
     - what was shown lacked no evidence (`missing_evidence`): `should_not_have_abstained` or `wrong_with_evidence`.
     - evidence is not in the index, and no alternative to it is: `not_in_index`.
-    - some evidence was a hit and not shown: `dropped_by_judge` if a judged run did not keep it, else `ranked_too_low`.
+    - some evidence was a hit and not shown: `dropped_by_judge` if the judge had read it, else `ranked_too_low`.
     - it was never a hit, and a judged run went on to answer, or none was searched: `stopped_early`.
     - it was never a hit, other evidence was, and the loop came to its end: `loop_exhausted`.
     - it was never a hit: `ranked_too_low` if `deep_ranks` knows its rank, else `not_retrieved`.
@@ -151,7 +151,7 @@ def _why_missing(
     if absent and (needs_all(case) or len(absent) == len(missing)):
         return Outcome("not_in_index", detail=absent[0])
     judged = any(hop.verdict for hop in prediction.hops)
-    lost = _lost_hit(prediction, missing, judged)
+    lost = _lost_hit(prediction, missing)
     if lost:
         return lost
     detail = missing[0]
@@ -164,21 +164,20 @@ def _why_missing(
     return Outcome("ranked_too_low", deep[0], deep[1]) if deep else Outcome("not_retrieved", detail=detail)
 
 
-def _lost_hit(prediction: PredictionLike, missing: Sequence[str], judged: bool) -> Outcome | None:
-    """Find evidence that was a hit and did not reach the answerer."""
-    kept = {id_ for hop in prediction.hops for id_ in hop.kept}
-    hits = [
-        (hit.rank, id_, hit.passage.passage_id in kept)
-        for hop in prediction.hops
-        for hit in hop.hits
-        for id_ in gold_found(missing, [hit.passage.passage_id])
-    ]
-    if not hits:
+def _lost_hit(prediction: PredictionLike, missing: Sequence[str]) -> Outcome | None:
+    """Find evidence that was a hit and did not reach the answerer; what a judge read and left out goes first."""
+    judged = {id_ for hop in prediction.hops for id_ in hop.judged}
+    ranks: dict[str, int] = {}
+    read: set[str] = set()
+    for hit in (hit for hop in prediction.hops for hit in hop.hits):
+        for id_ in gold_found(missing, [hit.passage.passage_id]):
+            ranks[id_] = min(hit.rank, ranks.get(id_, hit.rank))
+            read |= {id_} if hit.passage.passage_id in judged else set()
+    if not ranks:
         return None
-    ranks = {id_: min(rank for rank, other, _ in hits if other == id_) for _, id_, _ in hits}
-    dropped = [id_ for id_ in ranks if judged and not any(was_kept for _, other, was_kept in hits if other == id_)]
+    dropped = next((id_ for id_ in missing if id_ in read), None)
     if dropped:
-        return Outcome("dropped_by_judge", ranks[dropped[0]], dropped[0])
+        return Outcome("dropped_by_judge", ranks[dropped], dropped)
     lowest = max(ranks, key=ranks.__getitem__)
     return Outcome("ranked_too_low", ranks[lowest], lowest)
 

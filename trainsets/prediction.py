@@ -29,7 +29,7 @@ class HitLike(Protocol):
 
 
 class HopLike(Protocol):
-    """One retrieve–judge turn: what was asked of which tool, what came back, what the judge kept and said."""
+    """One retrieve–judge turn: what was asked of which tool, what came back, what the judge read and said of it."""
 
     @property
     def goal(self) -> str: ...  # noqa: D102
@@ -43,6 +43,8 @@ class HopLike(Protocol):
     def hits(self) -> Sequence[HitLike]: ...  # noqa: D102
     @property
     def kept(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def judged(self) -> Sequence[str]: ...  # noqa: D102
     @property
     def verdict(self) -> str | None: ...  # noqa: D102
     @property
