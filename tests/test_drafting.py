@@ -85,6 +85,7 @@ def test_a_good_draft_becomes_a_case_that_passes_the_check(play: Any) -> None:
         ({"answer": ""}, "empty"),
         ({"question": "NX-220 的电源从哪里来？"}, "another language than the passage"),
         ({"evidence": "Kestrel supplies it."}, "the evidence is not word for word"),
+        ({"evidence": "The NX-220 power unit"}, "the evidence does not hold the answer or the link"),
         ({"question": "Does Kestrel make it?"}, "the question holds the answer"),
         ({"question": "Who does this document say makes it?"}, "speaks of the passage"),
         (
@@ -138,6 +139,8 @@ def test_an_unanswerable_draft_is_kept_only_if_no_near_document_answers_it(
     assert case.gold_ids == case.answer == ()
     assert "site" in case.meta["near"]
     assert case.meta["absent"] == "the signature"
+    _, log = play(DraftUnanswerable=lambda **_: absent | {"absent": "Bergen"})
+    assert "unanswerable: what should be absent is there" in log.rejected
     read: list[str] = []
 
     def find(question: str, passages: str) -> dict[str, Any]:

@@ -135,7 +135,7 @@ class _Drafter:
         out = self._question(passage=passage, language=_language(passage))
         _check_language(out.question, passage)
         _check_answer(out.question, out.answer, passage)
-        _check_span(out.evidence, passage)
+        _check_span(out.evidence, passage, out.answer)
         self._read_again(out.question, out.answer, [passage])
         return _case(case_id, "single_hop", out.question, [doc_id], out.answer, [out.evidence])
 
@@ -148,8 +148,8 @@ class _Drafter:
         _reject_if(contains_answer(out.question, [link]), "names the link")
         _check_answer(out.question, out.answer, second)
         _reject_if(contains_answer(first, [out.answer]), "the first passage is enough")
-        _check_span(out.evidence, second)
-        _check_span(out.first_evidence, first)
+        _check_span(out.evidence, second, out.answer)
+        _check_span(out.first_evidence, first, link)
         self._read_again(out.question, out.answer, [first, second])
         return _case(case_id, "multi_hop", out.question, [one, other], out.answer, [out.first_evidence, out.evidence])
 
@@ -159,6 +159,8 @@ class _Drafter:
         out = self._absent(passage=passage, language=_language(passage))
         _check_language(out.question, passage)
         near = [doc_id, *self._nearest(out.question, but=doc_id)]
+        held = tokens(out.absent) and any(contains_answer(self.documents[id_], [out.absent]) for id_ in near)
+        _reject_if(bool(held), "what should be absent is there")
         self._read_again(out.question, "", [self.documents[id_][:MAX_CHARS] for id_ in near])
         case = _case(case_id, "unanswerable", out.question, [], "", [])
         return case.model_copy(update={"answerable": False, "meta": {**case.meta, "near": near, "absent": out.absent}})
@@ -202,8 +204,9 @@ def _check_answer(question: str, answer: str, passage: str) -> None:
     _reject_if(bool(copied_run(question, passage)), "the question copies the passage")
 
 
-def _check_span(span: str, passage: str) -> None:
+def _check_span(span: str, passage: str, fact: str) -> None:
     _reject_if(not span.strip() or fold(span) not in fold(passage), "the evidence is not word for word")
+    _reject_if(not contains_answer(span, [fact]), "the evidence does not hold the answer or the link")
 
 
 def _reject_if(wrong: bool, reason: str) -> None:
