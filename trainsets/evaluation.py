@@ -35,7 +35,7 @@ class CaseResult:
 class Summary:
     """The row of a table. Means are over the cases that did not error; `n_errors` counts those that did.
 
-    `seconds_p50` and `seconds_p95` are None when answers came from the LM cache, for then they say nothing.
+    `seconds_p50` and `seconds_p95` are over the cases without a cached LM answer, and None where there is none.
     """
 
     n: int
@@ -103,7 +103,7 @@ def summarise(results: Sequence[CaseResult]) -> Summary:
     good = [result for result in results if result.error is None]
     usages: list[Any] = [result.prediction.usage for result in results if result.prediction is not None]
     n_cached = sum(usage.cached_calls for usage in usages)
-    seconds = [] if n_cached else [result.seconds for result in results]
+    seconds = [one.seconds for one in results if one.prediction is not None and not one.prediction.usage.cached_calls]
     outcomes: dict[str, int] = {}
     for result in results:
         outcomes[result.outcome] = outcomes.get(result.outcome, 0) + 1
