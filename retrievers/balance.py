@@ -44,7 +44,7 @@ def measure_dense_weights(
     for (place, language, _), similarities in zip(probes, queries @ background.T, strict=True):
         better = np.count_nonzero(similarities > similarities[place] + 1e-6)
         ties = np.count_nonzero(np.abs(similarities - similarities[place]) <= 1e-6) - 1
-        found.setdefault(language, []).append(better + ties / 2 < max(1, len(rows) // 100))
+        found.setdefault(language, []).append(bool(better + ties / 2 < max(1, len(rows) // 100)))
     return {language: _weigh(hits) for language, hits in sorted(found.items())}
 
 

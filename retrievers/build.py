@@ -1,7 +1,7 @@
 """A corpus to an index: read what changed, write a new generation beside the old one, switch."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -253,7 +253,7 @@ def _read_corpus(
 ) -> tuple[list[Entry], dict[str, str]]:
     """Read the files whose stamp is not the known one; take the others' documents over from `old`."""
     name = _name(corpus)
-    reusable = old if old is not None and old.manifest.chunker == recipe.chunker.fingerprint else None
+    reusable = old if old is not None and _splits_alike(old.manifest, recipe) else None
     entries: list[Entry] = []
     stamps: dict[str, str] = {}
     seen: dict[str, str] = {}
@@ -262,13 +262,13 @@ def _read_corpus(
         source = _source(path, corpus)
         stamp = _stamp(path)
         if reusable is not None and not stamp.startswith(_FRESH) and known.get(source) == stamp:
-            found = [(Entry(stored), str(path)) for stored in reusable.store.documents_from(name, source)]
+            taken = reusable.store.documents_from(name, source)
+            found: Iterator[tuple[Entry, str]] = ((Entry(stored), str(path)) for stored in taken)
         else:
-            found = [
-                (_make_entry(document, name, source, reusable), place)
-                for document, place in read_file(path, corpus, reading)
-            ]
-        for entry, place in found:
+            found = _read_entries(path, corpus, source, reusable, reading)
+        for n, (entry, place) in enumerate(found, start=1):
+            if n % 1_000 == 0:
+                progress(f"reading {path.name}", n, None)
             if first := seen.get(entry.stored.doc_id):
                 raise CorpusError(f"{place}: id: {entry.stored.doc_id!r} is already used at {first}")
             seen[entry.stored.doc_id] = place
@@ -278,6 +278,19 @@ def _read_corpus(
     if not entries:
         raise CorpusError(f"{corpus}: no documents found{_name_skips(reading)}")
     return entries, stamps
+
+
+def _read_entries(
+    path: Path, corpus: Path, source: str, reusable: Generation | None, reading: Reading
+) -> Iterator[tuple[Entry, str]]:
+    for document, place in read_file(path, corpus, reading):
+        yield _make_entry(document, _name(corpus), source, reusable), place
+
+
+def _splits_alike(manifest: Manifest, recipe: Recipe) -> bool:
+    """Tell whether an index's documents would be split the same now; the embedder counts the tokens."""
+    same_embedder = manifest.embedder_fingerprint == recipe.embedder.fingerprint
+    return same_embedder and manifest.chunker == recipe.chunker.fingerprint
 
 
 def _make_entry(document: Document, corpus: str, source: str, reusable: Generation | None) -> Entry:

@@ -1,5 +1,7 @@
 """The dense side: a Chroma collection of passage vectors, cosine; on disk or on a server."""
 
+import errno
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 COLLECTION = "passages"
 # How many neighbours approximate search looks at: twice the candidates that hybrid search asks for.
 _EF_SEARCH = 200
-_SETTINGS = Settings(anonymized_telemetry=False, allow_reset=False)
 
 
 class DenseIndex:
@@ -134,8 +135,15 @@ class ChromaFolder:
     can_copy = True
 
     def open(self, generation: Path) -> DenseIndex:
-        """Open a generation's collection, or create it."""
-        client = chromadb.PersistentClient(str(generation / "chroma"), settings=_SETTINGS)
+        """Open a generation's collection, or create it.
+
+        Raises:
+            PermissionError: The folder may only be read; Chroma writes even when it only searches.
+        """
+        folder = generation / "chroma"
+        if folder.exists() and not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, "Chroma needs to write here", str(folder))
+        client = chromadb.PersistentClient(str(generation / "chroma"), settings=_make_settings())
         return DenseIndex(client, owns_client=True)
 
     def copy(self, old: Path, new: Path) -> None:
@@ -156,8 +164,13 @@ class ChromaFolder:
 def connect(host: str, port: int, ssl: bool, headers: Mapping[str, str], tenant: str, database: str) -> Any:
     """Connect to a Chroma server."""
     return chromadb.HttpClient(
-        host, port, ssl, headers=dict(headers), settings=_SETTINGS, tenant=tenant, database=database
+        host, port, ssl, headers=dict(headers), settings=_make_settings(), tenant=tenant, database=database
     )
+
+
+def _make_settings() -> Settings:
+    """Make settings for one client: Chroma writes into those it is given, so two clients must not share them."""
+    return Settings(anonymized_telemetry=False, allow_reset=False)
 
 
 def find_collection(client: Any, name: str) -> Any:

@@ -170,6 +170,7 @@ class GenerationWriter:
         vectors = VectorFile(self._folder / "vectors.f32", self._dimension)
         if self._dense.count() != n_passages or find_unreachable(self._dense, self._store, vectors):
             self._rebuild_dense(vectors, progress)
+        progress("building BM25", 0, None)
         return finish_lexical(self._folder / "lexical"), n_passages
 
     def close(self) -> None:

@@ -278,7 +278,10 @@ class Index:
         where = to_where(conditions) if conditions else None
         if exact or (allowed is not None and (len(allowed) <= N_EXACT or where is None)):
             return self._compare_all(vector, n, allowed)
-        found = (self._store.find_row(passage_id) for passage_id in self._dense.query(vector, n, where))
+        dense = self._dense
+        if dense is None:
+            return self._compare_all(vector, n, allowed)
+        found = (self._store.find_row(passage_id) for passage_id in dense.query(vector, n, where))
         rows = np.fromiter((row for row in found if row is not None), dtype=np.int64)
         if allowed is not None:
             rows = rows[np.isin(rows, allowed)]
@@ -292,15 +295,18 @@ class Index:
         return best if allowed is None else allowed[best]
 
     @cached_property
-    def _dense_now(self) -> DenseIndex:
-        return self._generation.open_dense()
+    def _dense_now(self) -> DenseIndex | None:
+        try:
+            return self._generation.open_dense()
+        except PermissionError:  # an index that may only be read is searched exactly, in the vectors file
+            return None
 
     @cached_property
     def _lexical_now(self) -> LexicalIndex:
         return LexicalIndex(self._generation.folder / "lexical")
 
     @property
-    def _dense(self) -> DenseIndex:
+    def _dense(self) -> DenseIndex | None:
         with self._lock:
             return self._dense_now
 

@@ -20,6 +20,7 @@ CREATE TABLE IF NOT EXISTS documents (
     metadata TEXT NOT NULL, corpus TEXT NOT NULL, source TEXT NOT NULL,
     first_row INTEGER NOT NULL, n_passages INTEGER NOT NULL
 );
+CREATE INDEX IF NOT EXISTS documents_by_source ON documents (corpus, source);
 CREATE TABLE IF NOT EXISTS passages (
     row INTEGER PRIMARY KEY, doc INTEGER NOT NULL, text TEXT NOT NULL, metadata TEXT NOT NULL, hash BLOB NOT NULL
 );

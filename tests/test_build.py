@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fake_embedder import HashEmbedder
 
-from retrievers import Chunker, CorpusError, Index, IndexBusy, build, build_index, open_index
+from retrievers import Chunker, CorpusError, Index, IndexBusy, build, build_index, generation, open_index
 from retrievers.build import BuildError, delete_documents
 from retrievers.locks import hold_lock
 from retrievers.vectors import VectorWriter
@@ -385,3 +385,31 @@ def test_an_english_embedder_is_found_blind_for_chinese_and_hybrid_follows_bm25(
     assert index.manifest.dense_weights["en"] > 0
     query = "编号17的检查"
     assert [h.passage for h in index.search(query)] == [h.passage for h in index.search(query, mode="lexical")]
+
+
+def test_a_collection_that_lost_records_is_filled_again_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = generation.DenseIndex.upsert
+    lost: list[int] = []
+
+    def lose_the_first(self: generation.DenseIndex, ids: list[str], *rest: object) -> None:
+        if lost:
+            original(self, ids, *rest)
+        lost.append(len(ids))
+
+    monkeypatch.setattr(generation.DenseIndex, "upsert", lose_the_first)
+    build_index(write_corpus(tmp_path / "c.jsonl", a="alpha", b="beta"), tmp_path / "i", HashEmbedder())
+    assert lost == [2, 2]
+    assert set(open_index(tmp_path / "i", HashEmbedder())._dense.ids()) == {"a#0", "b#0"}
+
+
+def test_a_collection_with_unreachable_records_is_filled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    original = generation.DenseIndex.upsert
+    monkeypatch.setattr(
+        generation.DenseIndex, "upsert", lambda self, ids, *rest: (written.append(len(ids)), original(self, ids, *rest))
+    )
+    monkeypatch.setattr(generation, "find_unreachable", lambda *_: ["a#0"])
+    build_index(write_corpus(tmp_path / "c.jsonl", a="alpha", b="beta"), tmp_path / "i", HashEmbedder())
+    assert written == [2, 2]

@@ -1,5 +1,9 @@
 import copy
 import json
+import os
+import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -121,3 +125,80 @@ def test_the_manifest_says_what_is_inside(index: Index) -> None:
     assert manifest.n_passages == sum(len(index.passages_of(str(record["id"]))) for record in RECORDS)
     with pytest.raises(AttributeError):
         manifest.n_documents = 1  # type: ignore[misc]
+
+
+SEARCH = """
+import sys
+sys.path.insert(0, {tests!r})
+from fake_embedder import HashEmbedder
+from retrievers import open_index
+print(open_index({path!r}, HashEmbedder()).search("voltage E-1024", mode="dense")[0].passage.doc_id)
+"""
+
+
+def test_several_processes_search_one_index_at_once(index: Index) -> None:
+    script = SEARCH.format(tests=str(Path(__file__).parent), path=str(index.path))
+    index.search("voltage", mode="dense")  # this process has it open too
+    running = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [process.communicate(timeout=120)[0] for process in running] == ["e1024\n"] * 3
+
+
+def test_a_filter_that_leaves_few_of_many_finds_them_all(tmp_path: Path) -> None:
+    lines = [{"id": f"d{n}", "text": f"text {n}", "metadata": {"rare": n % 500 == 7}} for n in range(2_000)]
+    (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    build_index(tmp_path / "c.jsonl", tmp_path / "i", HashEmbedder())
+    many = open_index(tmp_path / "i", HashEmbedder())
+    for mode in ("dense", "lexical", "hybrid"):
+        found = {hit.passage.doc_id for hit in many.search("text", mode=mode, filters={"rare": True})}
+        assert found == {"d7", "d507", "d1007", "d1507"}
+
+
+def test_exact_search_ranks_by_the_true_similarity(index: Index) -> None:
+    hits = index.search("gears and belts of the project", k=index.manifest.n_passages, mode="dense", exact=True)
+    embedder = HashEmbedder()
+    [query] = embedder.embed_queries(["gears and belts of the project"])
+    rows = [index._store.find_row(hit.passage.passage_id) for hit in hits]
+    assert [round(hit.score, 5) for hit in hits] == [round(float(v @ query), 5) for v in index._vectors.read(rows)]
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+
+def test_an_id_in_the_query_comes_first(index: Index) -> None:
+    for mode in ("hybrid", "lexical"):
+        assert (
+            index.search("what does the error E-1025 of the supply voltage mean", mode=mode)[0].passage.doc_id
+            == "e1025"
+        )
+
+
+def test_the_same_query_is_answered_from_a_bounded_cache(index: Index) -> None:
+    fresh = open_index(index.path, HashEmbedder())
+    first = fresh.search("gears", k=3)
+    assert fresh.search("gears", k=3) == first
+    info = fresh._cached_rows.cache_info()
+    assert (info.hits, info.misses) == (1, 1)
+    assert info.maxsize is not None
+
+
+READ_ONLY = """
+import os, sys
+sys.path.insert(0, {tests!r})
+from fake_embedder import HashEmbedder
+from retrievers import open_index
+HashEmbedder().embed_queries(["load everything while the interpreter's own files can be read"])
+open_index({other!r}, HashEmbedder()).search("voltage")
+os.setgid(65534); os.setuid(65534)
+index = open_index({path!r}, HashEmbedder())
+print(index.search("voltage E-1024", mode="lexical")[0].passage.doc_id)
+print(index.search("voltage E-1024", mode="hybrid")[0].passage.doc_id)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become somebody else")
+def test_an_index_in_a_folder_that_may_only_be_read_is_searched(index: Index) -> None:
+    other = index.path.with_name("other")
+    shutil.copytree(index.path, other)
+    script = READ_ONLY.format(tests=str(Path(__file__).parent), path=str(index.path), other=str(other))
+    for parent in [*index.path.parents][:4]:
+        parent.chmod(parent.stat().st_mode | 0o055)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "e1024\ne1024\n", done.stderr

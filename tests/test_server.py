@@ -17,6 +17,9 @@ from retrievers import IndexNotFound, build_index, open_index
 from retrievers.doctor import examine
 from retrievers.server import AddressError, ServerError, parse_address
 
+# Chroma's HTTP client leaves its sockets to the garbage collector when the server refuses it.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 def free_port() -> int:
     with socket.socket() as sock:
