@@ -49,10 +49,11 @@ def run(args: argparse.Namespace) -> int:
     from programs.record import to_json
     from programs.tracking import track
     from trainsets.cases import load_cases, load_sample, sample
-    from trainsets.evaluation import COLUMNS, evaluate_program, summarise, table_row
+    from trainsets.evaluation import COLUMNS, check_scorable, evaluate_program, summarise, table_row
 
     cases = load_cases(args.cases, args.split) if args.cases else load_sample(args.split or "dev")
     cases = sample(cases, args.limit, args.seed) if args.limit else cases
+    check_scorable(cases)
     tools = open_tools(args.index)
     programs = {spec: load_program(spec, tools) for spec in args.programs}
     names = short_names(args.programs)
@@ -60,20 +61,19 @@ def run(args: argparse.Namespace) -> int:
     check(roles.decision, roles.answer)
     args.out.mkdir(parents=True, exist_ok=True)
     summaries: dict[str, Summary] = {}
-    with bind(roles):
-        for spec, program in programs.items():
-            records = args.out / f"{names[spec]}.jsonl"
-            name = f"evaluate {names[spec]} · {roles.label} · {len(cases)} cases"
-            with track(args.tracking_uri, args.experiment, name) as tracked, progress(spec, len(cases)) as step:
+    for spec, program in programs.items():
+        records = args.out / f"{names[spec]}.jsonl"
+        name = f"evaluate {names[spec]} · {roles.label} · {len(cases)} cases"
+        with track(args.tracking_uri, args.experiment, name) as tracked:
+            with bind(roles), progress(spec, len(cases)) as step:
                 results = evaluate_program(
                     program, cases, records=records, describe=to_json, step=step, n_threads=args.threads
                 )
-                summaries[spec] = summarise(results)
-                tracked.log_params(
-                    {"program": names[spec], "lm": roles.label, "n_cases": len(cases)} | tools.facts.model_dump()
-                )
-                tracked.log_summary("eval", summaries[spec])
-                tracked.log_files(records)
+            summaries[spec] = summarise(results)
+            facts = {"program": names[spec], "lm": roles.label, "n_cases": len(cases)}
+            tracked.log_params(facts | tools.facts.model_dump())
+            tracked.log_summary("eval", summaries[spec])
+            tracked.log_files(records)
     note(f"records: {args.out}/")
     if args.json:
         sys.stdout.write(json.dumps({spec: asdict(one) for spec, one in summaries.items()}, indent=2) + "\n")

@@ -105,14 +105,17 @@ def load_splits(args: argparse.Namespace) -> tuple[list["Case"], list["Case"], l
 
     Raises:
         CaseError: A split is missing or too small, or train and dev share a question.
+        NoGoldAnswerError: A case can't be scored.
     """
     from trainsets.cases import SAMPLE_DIR, CaseError, load_cases, sample
     from trainsets.checks import check_leaks
+    from trainsets.evaluation import check_scorable
 
     source = args.cases or SAMPLE_DIR
     train, dev = load_cases(source, "train"), load_cases(source, "dev")
     if leaks := check_leaks({"train": train, "dev": dev}):
         raise CaseError(f"{source}: train and dev are not apart: {leaks[0]}")
+    check_scorable([*train, *dev])
     train = [case for case in train if case.kind != "chitchat"]  # no LM call, nothing to learn
     train = sample(train, args.limit, args.seed) if args.limit else train
     n_needed = 1 if args.optimizer == "bootstrap" else 2

@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
-_SCRATCH = tempfile.mkdtemp(prefix="tests-")
+# SQLite (MLflow, Chroma, the caches) waits for a disk at every commit, for memory it does not.
+_MEMORY = Path("/dev/shm")
+_HAS_ROOM = _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 2 << 30
+_ROOT = os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY) if _HAS_ROOM else tempfile.gettempdir())
+_SCRATCH = tempfile.mkdtemp(prefix="tests-", dir=_ROOT)
 _KEYS = ("LM_API_KEY", "OPENAI_API_KEY", "OPENAI_API_BASE", "OPENAI_BASE_URL")
 _LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 

@@ -17,7 +17,7 @@ class ScriptedServer:
 
     A question in `needs_demos` is answered wrongly while the prompt holds no demo, so that compiling has an effect.
     Plans, verdicts and rewrites have a fixed reply each, `replies` overrides any of them by the first field of its
-    schema; a field that nothing is scripted for is filled by its type.
+    schema; a field that nothing is scripted for is filled by its type. After `dies_after` requests all fail.
     """
 
     def __init__(
@@ -28,12 +28,14 @@ class ScriptedServer:
         replies: Mapping[str, Callable[[Request], Reply]] | None = None,
         seconds: float = 0.0,
         reports_usage: bool = True,
+        dies_after: int | None = None,
     ) -> None:
         self.answers = dict(answers or {})
         self.needs_demos = needs_demos
         self.replies = dict(replies or {})
         self.seconds = seconds
         self.reports_usage = reports_usage
+        self.dies_after = dies_after
         self.requests: list[Request] = []
         self.headers: list[dict[str, str]] = []
         self.in_flight = self.most_in_flight = 0
@@ -76,6 +78,8 @@ class ScriptedServer:
                 self.in_flight -= 1
 
     def _reply(self, request: Request) -> Reply:
+        if self.dies_after is not None and len(self.requests) > self.dies_after:
+            return 500
         fields = fields_of(request)
         for field in fields or ["text"]:
             if field in self.replies:
@@ -158,6 +162,7 @@ def _handler_of(script: ScriptedServer) -> type[BaseHTTPRequestHandler]:
             data = json.dumps(body).encode()
             try:
                 self.send_response(status)
+                self.send_header("Retry-After", "0")
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()

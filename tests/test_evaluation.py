@@ -16,7 +16,9 @@ from trainsets.cases import Case
 from trainsets.evaluation import (
     COLUMNS,
     CaseResult,
+    EvaluationError,
     Summary,
+    check_scorable,
     compare,
     evaluate_program,
     run_cases,
@@ -118,6 +120,15 @@ def test_a_program_that_raises_is_an_error_of_its_case_and_no_wrong_answer(tmp_p
     assert (broken["outcome"], broken["prediction"], broken["scores"]) == ("errored", None, {})
 
 
+def test_a_program_that_raises_on_every_case_is_broken_and_not_bad(tmp_path: Path) -> None:
+    def program(question: str, history: list[dict[str, str]]) -> Prediction:
+        raise ValueError("no such retriever")
+
+    with pytest.raises(EvaluationError, match=r"the first because of ValueError: no such retriever; see .*records"):
+        evaluate(program, tmp_path)
+    assert len(records_in(tmp_path)) == 12
+
+
 def test_an_answer_that_could_not_be_read_is_an_error_too(tmp_path: Path) -> None:
     unread = lambda question, history: prediction(question, "", stop_reason="error", abstained=True)  # noqa: E731
     summary = summarise(evaluate(unread, tmp_path))
@@ -125,6 +136,8 @@ def test_an_answer_that_could_not_be_read_is_an_error_too(tmp_path: Path) -> Non
 
 
 def test_a_case_that_no_metric_can_score_is_a_defect_of_the_set(tmp_path: Path) -> None:
+    with pytest.raises(NoGoldAnswerError, match="case c0: neither a gold answer nor gold evidence"):
+        check_scorable([case(1, answer=()), case(2, gold_ids=()), case(0, answer=(), gold_ids=())])
     with pytest.raises(NoGoldAnswerError):
         evaluate(right, tmp_path, [case(0, answer=(), gold_ids=())])
     assert not (tmp_path / "records.jsonl").exists()

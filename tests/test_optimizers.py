@@ -5,6 +5,7 @@ from typing import Any
 import dspy
 import pytest
 import tiny
+from dspy.utils.exceptions import LMServerError
 from scripted_server import Request, ScriptedServer, has_demos, question_of
 
 from programs.export import render_prompts
@@ -179,12 +180,9 @@ def test_stdout_stays_clean_while_optimizers_print(
 @pytest.mark.parametrize("optimizer", ["bootstrap", "mipro"])
 @pytest.mark.parametrize("n_good", [0, 3])
 def test_an_lm_that_goes_down_ends_the_compile(tools: Tools, optimizer: Any, n_good: int) -> None:
-    def die(request: Request) -> Any:
-        return 500 if len(server.requests) > n_good else server.scripted_reply(request)
-
     with (
-        ScriptedServer(ANSWERS, replies=dict.fromkeys(("answer", "steps", "verdict"), die)) as server,
-        pytest.raises(EndpointDown, match="scripted failure 500"),
+        ScriptedServer(ANSWERS, dies_after=n_good) as server,
+        pytest.raises((EndpointDown, LMServerError), match="scripted failure 500"),
     ):
         compile_with(server, tools, Settings(optimizer, n_trials=2))
 

@@ -4,6 +4,7 @@ One Python process imports the libraries and then forks a child for every comman
 has its own exit code, output, working folder and environment, and can be interrupted and killed.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -15,6 +16,22 @@ from pathlib import Path
 from typing import Any, Self
 
 ROOT = Path(__file__).parents[1]
+WARM = (
+    "chromadb",
+    "dspy.clients.execution",
+    "dspy.teleprompt",
+    "git",
+    "mlflow.store.tracking.sqlalchemy_store",
+    "optuna",
+    "programs.lms",
+    "programs.load",
+    "programs.optimizers",
+    "programs.tracking",
+    "retrievers.build",
+    "rich.progress",
+    "trainsets.checks",
+    "trainsets.evaluation",
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +65,8 @@ class WarmPython:
         outputs = Path(cwd) / ".outputs"
         outputs.mkdir(exist_ok=True)
         paths = [str(outputs / name) for name in ("out", "err")]
+        for path in paths:
+            Path(path).write_bytes(b"")
         order = {"command": [*map(str, command)], "cwd": str(cwd), "env": env or {}, "outputs": paths}
         self._send(order)
         return Command(self, self._receive()["pid"], outputs)
@@ -93,14 +112,9 @@ class Command:
 def _serve() -> None:
     """Fork a child for every order that comes in, and report its process id and its exit code."""
     sys.path.insert(0, str(ROOT))
-    import chromadb  # noqa: F401
-    import dspy.teleprompt  # noqa: F401
-    import optuna  # noqa: F401
-
-    import trainsets.evaluation  # noqa: F401
-    from retrievers import load_embedder
-
-    load_embedder()  # kept by the package, so a child has it from the start
+    for name in WARM:
+        importlib.import_module(name)
+    importlib.import_module("retrievers").load_embedder()  # kept by the package, so a child has it from the start
     for line in sys.stdin:
         order = json.loads(line)
         pid = os.fork()

@@ -10,13 +10,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainsets.answers import NoGoldAnswerError, has_gold_answer
 from trainsets.cases import Case
 from trainsets.metrics import abstention_scores, case_scores, mean_scores
 from trainsets.outcomes import OutcomeName, attribute
 from trainsets.prediction import PredictionLike
+from trainsets.ranking import gold_of
 from trainsets.stats import paired_bootstrap, percentile
 
 Program = Callable[..., Any]
+
+
+class EvaluationError(RuntimeError):
+    """A program could not be run at all, so there is nothing to score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,17 @@ class Summary:
     seconds_p50: float | None
     seconds_p95: float | None
     outcomes: Mapping[str, int] = field(default_factory=dict)
+
+
+def check_scorable(cases: Iterable[Case]) -> None:
+    """Refuse cases that nothing can be measured on, before the work of running them.
+
+    Raises:
+        NoGoldAnswerError: a case has neither a gold answer nor gold evidence.
+    """
+    for case in cases:
+        if not has_gold_answer(case) and not gold_of(case):
+            raise NoGoldAnswerError(f"case {case.id}: neither a gold answer nor gold evidence, so it can't be scored")
 
 
 def run_cases(
@@ -152,6 +169,9 @@ def evaluate_program(
 
     Returns:
         The results in the order of `cases`.
+
+    Raises:
+        EvaluationError: The program raised on every case; the records are written.
     """
     partial = records.with_name(records.name + ".part")
     records.parent.mkdir(parents=True, exist_ok=True)
@@ -165,6 +185,8 @@ def evaluate_program(
     ordered = [results[case.id] for case in cases]
     partial.write_text("".join(_line(result, describe) for result in ordered), encoding="utf-8")
     partial.replace(records)
+    if all(result.prediction is None for result in ordered):
+        raise EvaluationError(f"no case could be run, the first because of {ordered[0].error}; see {records}")
     return ordered
 
 

@@ -1,0 +1,311 @@
+import argparse
+import json
+import re
+import signal
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+from commands import WRONG_INDEX, WRONG_LM, Wrong, lm_flags, the_error, tree, with_a_broken_line, with_a_leak
+from scripted_server import ScriptedServer
+from warm_python import Command, Done, WarmPython
+
+import optimize
+
+ANSWERS = {question: answer for question, (answer, _, _) in tiny.ANSWERS.items()}
+HARD = frozenset(list(ANSWERS)[4:9])  # answered only with demos, which leaves something to win
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer(ANSWERS, needs_demos=HARD) as scripted:
+        yield scripted
+
+
+def arguments(server: ScriptedServer, *flags: str) -> list[str]:
+    return ["optimize.py", "--cases", "cases", *lm_flags(flags, server.url), *flags]
+
+
+def run(warm: WarmPython, workspace: Path, server: ScriptedServer, *flags: str, cache: str = "cache") -> Done:
+    env = {"COMPILED_RAG_CACHE": str(workspace / cache), "LM_API_KEY": "SECRET"}
+    return warm.run(*arguments(server, *flags), cwd=workspace, env=env)
+
+
+def start(warm: WarmPython, workspace: Path, server: ScriptedServer, *flags: str) -> Command:
+    return warm.start(*arguments(server, *flags), cwd=workspace, env={"COMPILED_RAG_CACHE": str(workspace / "cache")})
+
+
+def exported(workspace: Path) -> bytes:
+    return (workspace / "runs" / "export" / "program.json").read_bytes()
+
+
+def mlflow_runs(workspace: Path) -> list[dict[str, Any]]:
+    """Name, status, params, metrics and tags of every run."""
+    with closing(sqlite3.connect(workspace / "runs" / "mlflow.db")) as db:
+        return [
+            {
+                "name": name,
+                "status": status,
+                **{
+                    table: dict(db.execute(f"SELECT key, value FROM {table} WHERE run_uuid = ?", [run_id]).fetchall())
+                    for table in ("params", "metrics", "tags")
+                },
+            }
+            for run_id, name, status in db.execute("SELECT run_uuid, name, status FROM runs ORDER BY start_time")
+        ]
+
+
+def test_a_compile_ends_with_a_table_an_export_and_a_tracked_run(
+    warm: WarmPython, workspace: Path, server: ScriptedServer
+) -> None:
+    done = run(warm, workspace, server)
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[0].strip() == "3 dev cases · openai/test"
+    rows = {line.split()[0]: line.split()[1] for line in lines if line.strip().startswith(("seed", "compiled  "))}
+    assert float(rows["seed"]) < float(rows["compiled"])
+    assert any(line.startswith("compiled − seed: +") for line in lines)
+    assert lines[-3:] == [
+        "export:  runs/export",
+        "MLflow:  mlflow ui --backend-store-uri sqlite:///runs/mlflow.db",
+        'ask:     python -m programs ask "…" --program runs/export --index runs/index',
+    ]
+    assert "it/s" not in done.out  # what optimizers print goes to stderr
+    assert "evaluating compiled 3/3" in done.err
+
+    manifest = json.loads((workspace / "runs" / "export" / "manifest.json").read_text(encoding="utf-8"))
+    built_by = manifest["built_by"]
+    assert (manifest["program"], manifest["lm"], built_by["optimizer"]) == ("agentic", "openai/test", "bootstrap")
+    assert (built_by["n_train"], built_by["n_dev"], built_by["stopped_at_budget"]) == (6, 3, False)
+    assert f"{built_by['compiled_score']:.3f}" == rows["compiled"]
+
+    [tracked] = mlflow_runs(workspace)
+    assert tracked["status"] == "FINISHED"
+    assert re.fullmatch(r"bootstrap · openai/test · [\d-]+ [\d:]+ · 0\.\d\d → \d\.\d\d", tracked["name"])
+    assert tracked["params"] | {"optimizer": "bootstrap", "n_train": "6", "lm": "openai/test"} == tracked["params"]
+    assert f"{tracked['metrics']['compiled.combined']:.3f}" == rows["compiled"]
+    artifacts = {path.name for path in (workspace / "runs" / "mlartifacts").rglob("*") if path.is_file()}
+    assert artifacts >= {"program.json", "manifest.json", "prompts.md", "seed.jsonl", "compiled.jsonl"}
+
+
+def test_no_secret_and_no_path_of_the_user_is_written_or_shown(
+    warm: WarmPython, workspace: Path, server: ScriptedServer
+) -> None:
+    done = run(warm, workspace, server, "--out", str(workspace / "runs" / "export"))
+    assert done.code == 0, done.err
+    assert all(headers["Authorization"] == "Bearer SECRET" for headers in server.headers)
+    port = server.url.split(":")[2].partition("/")[0].encode()
+    for name, content in tree(workspace).items():
+        assert b"SECRET" not in content, name
+        if name.startswith(("runs/export/", "runs/compile/", "runs/mlartifacts/")):
+            assert str(workspace).encode() not in content, name
+            assert b"127.0.0.1:" + port not in content, name
+    [tracked] = mlflow_runs(workspace)
+    assert str(workspace) not in json.dumps([tracked["params"], tracked["tags"], tracked["name"]])
+    assert "SECRET" not in done.out + done.err
+
+
+def test_a_repeat_makes_no_call_and_the_same_program(warm: WarmPython, workspace: Path, server: ScriptedServer) -> None:
+    run(warm, workspace, server)
+    first, n_calls = exported(workspace), len(server.requests)
+    done = run(warm, workspace, server)
+    assert done.code == 0
+    assert exported(workspace) == first
+    assert len(server.requests) == n_calls + 1  # the check that the LM is there
+    assert "–" in done.out  # times of cached answers are not told
+
+
+def test_mipro_compiles_within_its_budget(warm: WarmPython, workspace: Path, server: ScriptedServer) -> None:
+    done = run(warm, workspace, server, "--optimizer", "mipro", "--trials", "2", "--max-lm-calls", "9", "--seed", "3")
+    assert done.code == 0, done.err
+    assert "9 LM calls (budget reached, best so far)" in done.err
+    assert done.out.startswith("3 dev cases · openai/test")  # and nothing that mipro prints
+    [tracked] = mlflow_runs(workspace)
+    assert (tracked["params"]["optimizer"], tracked["params"]["effective_seed"]) == ("mipro", "3")
+    assert (tracked["params"]["n_train"], tracked["params"]["n_val"]) == ("4", "2")
+    manifest = json.loads((workspace / "runs" / "export" / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["built_by"]["stopped_at_budget"] is True
+
+
+def test_a_teacher_is_called_at_the_same_address_and_named_without_it(
+    warm: WarmPython, workspace: Path, server: ScriptedServer
+) -> None:
+    done = run(warm, workspace, server, "--teacher-lm", "openai/teacher", "--limit", "3", "--eval-limit", "1")
+    assert done.code == 0, done.err
+    assert {request["model"] for request in server.requests} == {"test", "teacher"}
+    assert mlflow_runs(workspace)[0]["params"]["teacher_lm"] == "openai/teacher"
+
+
+def test_a_compile_that_wins_nothing_says_so(warm: WarmPython, workspace: Path) -> None:
+    with ScriptedServer({}) as ignorant:
+        done = run(warm, workspace, ignorant)
+    assert done.code == 0
+    assert "the compiled program equals the seed" in done.err
+    assert "no difference is proven" in done.out
+
+
+def last_train_cases(workspace: Path, n: int) -> str:
+    folder = tiny.write_cases(workspace / "few")
+    lines = (folder / "train.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "train.jsonl").write_text("".join(lines[:n]), encoding="utf-8")
+    return str(folder)
+
+
+def make_precious(workspace: Path) -> str:
+    (workspace / "precious").mkdir()
+    (workspace / "precious" / "notes.txt").write_text("mine", encoding="utf-8")
+    return str(workspace / "precious")
+
+
+WRONG: dict[str, Wrong] = {
+    **WRONG_LM,
+    **WRONG_INDEX,
+    "no cases": (lambda w: ["--cases", "./none"], r"none: no such file or folder"),
+    "a folder without splits": (lambda w: ["--cases", make_precious(w)], r"precious: .*train"),
+    "a line that is no JSON": (
+        lambda w: ["--cases", with_a_broken_line(w, "train", '{"id": "x", "question"')],
+        r"broken/train.jsonl:7: ",
+    ),
+    "a field of the wrong type": (
+        lambda w: ["--cases", with_a_broken_line(w, "dev", '{"id": "x", "question": "q", "answer": "yes"}')],
+        r"broken/dev.jsonl:4: answer: ",
+    ),
+    "a field that does not exist": (
+        lambda w: ["--cases", with_a_broken_line(w, "dev", '{"id": "x", "question": "q", "awnser": ["yes"]}')],
+        r"broken/dev.jsonl:4: awnser: ",
+    ),
+    "a case that can't be scored": (
+        lambda w: ["--cases", with_a_broken_line(w, "dev", '{"id": "x", "question": "q"}')],
+        r"x: .*neither",
+    ),
+    "one question in two splits": (lambda w: ["--cases", with_a_leak(w)], r"train and dev are not apart"),
+    "one case for mipro": (
+        lambda w: ["--optimizer", "mipro", "--cases", last_train_cases(w, 1)],
+        r"1 train cases to compile on, mipro needs 2 at least",
+    ),
+    "a place that holds something else": (lambda w: ["--out", make_precious(w)], r"exists and is no export"),
+    "a place under a file": (lambda w: ["--out", "corpus.jsonl/export"], r"corpus.jsonl is a file"),
+    "a store that is none": (lambda w: ["--tracking-uri", "sqlite:///corpus.jsonl"], r"MLflow store .*not a database"),
+    "a teacher that is down": (lambda w: ["--teacher-lm", "local:none.gguf"], r"no GGUF file at none.gguf"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), WRONG.values(), ids=WRONG)
+def test_a_wrong_input_is_one_line_exit_code_two_and_nothing_written(
+    warm: WarmPython, workspace: Path, server: ScriptedServer, make: Any, message: str
+) -> None:
+    flags = make(workspace)
+    before = tree(workspace)
+    done = run(warm, workspace, server, *flags)
+    assert (done.code, done.out) == (2, "")
+    assert re.search(message, the_error(done.err))
+    assert "SECRET" not in done.err
+    assert tree(workspace) == before
+
+
+@pytest.mark.parametrize(
+    "flags", [["--optimizer", "magic"], ["--limit", "0"], ["--limit", "x"], ["--trials", "-1"], ["extra"]]
+)
+def test_a_wrong_flag_is_a_usage_error(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        optimize.main(flags)
+    assert caught.value.code == 2
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("optimizer", ["bootstrap", "mipro"])
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ({"dies_after": 4}, r"error: .*scripted failure 500"),
+        (
+            {"replies": {"citations": lambda request: 500}},
+            r"error: no case could be run, the first because of LMServerError: ",
+        ),
+    ],
+    ids=["all calls", "the answers"],
+)
+def test_an_lm_that_goes_down_on_the_way_ends_the_compile_and_leaves_no_export(
+    warm: WarmPython, workspace: Path, optimizer: str, script: dict[str, Any], message: str
+) -> None:
+    with ScriptedServer(ANSWERS, **script) as dying:
+        done = run(warm, workspace, dying, "--optimizer", optimizer, "--trials", "1")
+    assert (done.code, done.out) == (2, "")
+    assert re.match(message, done.err.splitlines()[-1])
+    assert "Traceback" not in done.err or optimizer == "mipro"  # DSPy logs what fails in its trials
+    assert not (workspace / "runs" / "export").exists()
+    assert [tracked["status"] for tracked in mlflow_runs(workspace)] == ["FAILED"]
+
+
+def wait_for_calls(server: ScriptedServer, n: int) -> None:
+    until = time.monotonic() + 30
+    while len(server.requests) < n:
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("moment", ["compiling", "evaluating seed 1/3"])
+def test_an_interrupt_is_130_and_the_run_is_marked_killed(warm: WarmPython, workspace: Path, moment: str) -> None:
+    with ScriptedServer(ANSWERS, seconds=0.3) as slow:
+        command = start(warm, workspace, slow)
+        command.wait_for(moment)
+        began = time.monotonic()
+        command.send(signal.SIGINT)
+        done = command.wait()
+    assert (done.code, done.out) == (130, "")
+    assert "Traceback" not in done.err
+    assert time.monotonic() - began < 5
+    assert not (workspace / "runs" / "export").exists()
+    assert [run["status"] for run in mlflow_runs(workspace)] == ["KILLED"]
+
+
+def test_a_compile_that_was_killed_again_and_again_ends_with_the_same_program(
+    warm: WarmPython, workspace: Path, server: ScriptedServer
+) -> None:
+    assert run(warm, workspace, server, cache="another-cache").code == 0
+    expected = exported(workspace)
+    before = (workspace / "runs" / "export" / "manifest.json").read_bytes()
+    server.seconds = 0.05
+    for moment in ("compiling", 3, "demos: ", "evaluating seed 2/3", "evaluating compiled 1/3"):
+        server.requests.clear()
+        command = start(warm, workspace, server)
+        if isinstance(moment, int):
+            wait_for_calls(server, moment)
+        else:
+            command.wait_for(moment)
+        command.send(signal.SIGKILL)
+        assert command.wait().code == -signal.SIGKILL
+        assert exported(workspace) == expected  # the export of before, whole
+    assert (workspace / "runs" / "export" / "manifest.json").read_bytes() == before
+    done = run(warm, workspace, server)
+    assert done.code == 0, done.err
+    assert exported(workspace) == expected
+    assert mlflow_runs(workspace)[-1]["status"] == "FINISHED"
+    assert not [name for name in tree(workspace) if name.endswith(".part")]
+
+
+def test_where_everything_is_can_be_pasted_and_tells_no_password() -> None:
+    args = argparse.Namespace(tracking_uri="postgresql://me:SECRET@h/db", out=Path("my runs/export"), index=Path("i"))
+    text = optimize.closing(args)
+    assert "mlflow ui --backend-store-uri postgresql://h/db\n" in text
+    assert "--program 'my runs/export' --index i" in text
+    args.tracking_uri = "http://h:5000"
+    assert "MLflow:  http://h:5000\n" in optimize.closing(args)
+
+
+@pytest.mark.llm
+def test_the_embedded_lm_compiles_a_program_on_three_cases(
+    embedded_lm: str, workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(workspace)
+    flags = ["--program", "hybrid", "--limit", "3", "--eval-limit", "1", "--max-demos", "1", "--cases", "cases"]
+    assert optimize.main([*flags, "--lm", embedded_lm]) == 0
+    assert capsys.readouterr().out.startswith("1 dev cases · local:qwen2.5-coder-1.5b")
+    state = json.loads(exported(workspace))
+    assert len(state["answer"]["demos"]) <= 1
+    assert mlflow_runs(workspace)[0]["status"] == "FINISHED"
