@@ -11,6 +11,7 @@ SMALL_TALK = {
     "en": "Hello! Ask me anything that the indexed documents may answer.",
     "zh": "您好！请提问，我会根据已收录的资料回答。",
 }
+IN_CHINESE = "（请用中文回答）"
 _TURNS = 6
 _TURN_CHARS = 300
 _PIECE = re.compile(r"[^\n。！？；]*?(?:[.!?](?=\s)|[\n。！？；]|$)\s*", re.DOTALL)

@@ -7,7 +7,7 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from programs import rules
-from programs.prompting import SMALL_TALK, format_conversation, format_passages, say_not_found
+from programs.prompting import IN_CHINESE, SMALL_TALK, format_conversation, format_passages, say_not_found
 from programs.record import StopReason, make_prediction
 from programs.run import Bounds, Evidence, Run
 from retrievers.records import Hit, Retriever
@@ -55,9 +55,11 @@ class NaiveRAG(dspy.Module):
         """Answer from `context`; without passages, or without a readable answer, abstain."""
         if not context:
             return _abstain(run, stop_reason, verdict)
-        output, error = _predict(
-            self.answer, passages=format_passages(context, run.question, run.bounds), question=run.question
-        )
+        passages = format_passages(context, run.question, run.bounds)
+        output, error = _predict(self.answer, passages=passages, question=run.question)
+        if output and rules.is_in_other_language(run.question, str(output.answer)):
+            again, _ = _predict(self.answer, passages=passages, question=run.question + IN_CHINESE)
+            output = again if again and rules.is_chinese(str(again.answer)) else output
         answer = str(output.answer).strip() if output else ""
         if not answer:
             return _abstain(run, "error", verdict, error or "the LM gave an empty answer")

@@ -62,6 +62,11 @@ def is_chinese(text: str) -> bool:
     return len(_CJK.findall(text)) >= max(1, len(re.findall(r"[A-Za-z]{3,}", text)))
 
 
+def is_in_other_language(question: str, answer: str) -> bool:
+    """Tell whether a Chinese question got an answer in English words; ids, numbers and names alone do not count."""
+    return is_chinese(question) and not _CJK.search(answer) and re.search(r"\b[a-z]{3,}\b", answer) is not None
+
+
 def is_small_talk(question: str) -> bool:
     """Tell whether a question is a greeting, thanks or the like, with nothing in it to search for."""
     text = re.sub(r"[^\w\s']", " ", fold(question))
