@@ -27,6 +27,7 @@ from retrievers.vectors import KnownVectors, VectorFile, VectorWriter
 
 BATCH_PASSAGES = 256
 N_PROBES = 50
+N_REBUILDS = 3
 
 # Called with what is happening, how many are done, of how many (None: not known yet).
 Progress = Callable[[str, int, int | None], None]
@@ -168,7 +169,9 @@ class GenerationWriter:
         self._vectors.close()
         self._lexical.close()
         vectors = VectorFile(self._folder / "vectors.f32", self._dimension)
-        if self._dense.count() != n_passages or find_unreachable(self._dense, self._store, vectors):
+        for _ in range(N_REBUILDS):  # a graph is built with chance in it, so the new one is probed as the first was
+            if self._dense.count() == n_passages and not find_unreachable(self._dense, self._store, vectors):
+                break
             self._rebuild_dense(vectors, progress)
         progress("building BM25", 0, None)
         return finish_lexical(self._folder / "lexical"), n_passages

@@ -175,3 +175,19 @@ def test_no_text_breaks_a_rule(text: str) -> None:
     rules.words(text)
     assert all(rules.holds_id(one, text) for one in rules.find_ids(text))
     assert rules.lacking_ids(text, text) == ()
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "expected"),
+    [
+        ("保修期是多久？", "36 months", True),
+        ("保修期是多久？", "36 个月", False),
+        ("供应商是谁？", "Halden", False),
+        ("用哪个型号？", "NX-220", False),
+        ("How long is the warranty?", "36 months", False),
+    ],
+)
+def test_english_words_for_a_chinese_question_are_the_other_language(
+    question: str, answer: str, expected: bool
+) -> None:
+    assert rules.is_in_other_language(question, answer) is expected
