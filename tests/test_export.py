@@ -264,8 +264,9 @@ from programs.rag import NaiveRAG
 die = lambda *args, **kwargs: os._exit(9)
 if sys.argv[2] == "before":
     export._exchange = die
+if sys.argv[2] in ("before", "between two renames"):
     export.os.replace = die
-else:
+if sys.argv[2] == "after":
     export.shutil.rmtree = die
 facts = export.IndexFacts(embedder="e", embedder_fingerprint="f", corpus_version="c", n_documents=1, n_passages=1)
 export.save_export(NaiveRAG({}), pathlib.Path(sys.argv[1]), lm="new", index=facts)
@@ -284,6 +285,14 @@ def test_a_kill_while_saving_leaves_the_old_export_or_the_new_one(
     load_export(folder, tools.retrievers)
     save(compiled(tools), folder, tools)  # and what is left over is in nobody's way
     assert set(contents(folder)) == set(FILES)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux swaps two folders in one step")
+def test_there_is_no_moment_between_two_renames(tools: Tools, tmp_path: Path) -> None:
+    save(compiled(tools), tmp_path / "export", tools)
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "export"), "between two renames", str(ROOT)]
+    subprocess.run(command, check=True)
+    assert read_manifest(tmp_path / "export").lm == "new"
 
 
 def test_a_first_save_that_is_killed_leaves_no_export(tmp_path: Path) -> None:

