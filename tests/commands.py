@@ -24,6 +24,11 @@ def tree(folder: Path) -> dict[str, bytes]:
     }
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a flat folder."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 def the_error(err: str) -> str:
     """The one line that stderr holds."""
     [line] = err.splitlines()

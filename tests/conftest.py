@@ -4,7 +4,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,13 +109,23 @@ def _fresh_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def new_store(_fresh_store: Path) -> Callable[[Path], str]:
+    """Makes an empty MLflow store in a folder, and gives its tracking URI."""
+
+    def make(folder: Path) -> str:
+        path = folder / "runs" / "mlflow.db"
+        path.parent.mkdir()
+        shutil.copy(_fresh_store, path)
+        return f"sqlite:///{path}"
+
+    return make
+
+
 @pytest.fixture
-def store(_fresh_store: Path, tmp_path: Path) -> str:
+def store(new_store: Callable[[Path], str], tmp_path: Path) -> str:
     """Tracking URI of an empty MLflow store in the folder of the test."""
-    path = tmp_path / "runs" / "mlflow.db"
-    path.parent.mkdir()
-    shutil.copy(_fresh_store, path)
-    return f"sqlite:///{path}"
+    return new_store(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from typing import Any
 
 import dspy
 import pytest
+from commands import contents
 
 from programs import export
 from programs.export import (
@@ -49,10 +50,6 @@ def compiled(tools: Tools, kind: type[NaiveRAG] = AgenticRAG, **bounds: int) -> 
 
 def save(program: NaiveRAG, folder: Path, tools: Tools, **built_by: Any) -> Manifest:
     return save_export(program, folder, lm="openai/test", index=tools.facts, built_by=built_by)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize("kind", PROGRAMS.values(), ids=PROGRAMS)

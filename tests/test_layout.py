@@ -3,6 +3,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,10 +48,20 @@ SOURCES = source_files()
 NAMES = [path.relative_to(ROOT).as_posix() for path in SOURCES]
 
 
-def imports_of(path: Path) -> Iterator[str]:
+@cache
+def syntax_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports_of(path: Path) -> frozenset[str]:
     """Every module that a file imports anywhere in it, those for type checkers too."""
+    return frozenset(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
     package = path.relative_to(ROOT).parent.as_posix().replace("/", ".")
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(syntax_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -111,7 +122,7 @@ def test_nothing_is_pickled(path: Path) -> None:
     assert not _tops(path) & {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
     calls = {
         _name_of(node.func): {keyword.arg: keyword.value for keyword in node.keywords}
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(syntax_of(path))
         if isinstance(node, ast.Call)
     }
     allowed = calls.get("load", {}).get("allow_pickle")
@@ -121,7 +132,7 @@ def test_nothing_is_pickled(path: Path) -> None:
 @pytest.mark.parametrize("path", SOURCES, ids=NAMES)
 def test_files_are_named_for_what_they_do_and_say_it(path: Path) -> None:
     assert path.name not in BANNED_NAMES
-    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    docstring = ast.get_docstring(syntax_of(path)) or ""
     assert docstring.partition("\n")[0].endswith((".", "`"))
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
 

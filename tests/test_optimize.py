@@ -1,17 +1,30 @@
 import argparse
 import json
 import re
+import shutil
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
-from commands import WRONG_INDEX, WRONG_LM, Wrong, lm_flags, the_error, tree, with_a_broken_line, with_a_leak
+from commands import (
+    WRONG_INDEX,
+    WRONG_LM,
+    Wrong,
+    contents,
+    lm_flags,
+    make_export,
+    the_error,
+    tree,
+    with_a_broken_line,
+    with_a_leak,
+)
 from scripted_server import ScriptedServer
 from warm_python import Command, Done, WarmPython
 
@@ -60,10 +73,29 @@ def mlflow_runs(workspace: Path) -> list[dict[str, Any]]:
         ]
 
 
-def test_a_compile_ends_with_a_table_an_export_and_a_tracked_run(
-    warm: WarmPython, workspace: Path, server: ScriptedServer
-) -> None:
-    done = run(warm, workspace, server)
+@dataclass(frozen=True)
+class Compile:
+    """A compile that was run to its end, the folder it was run in, and the LM it called."""
+
+    done: Done
+    workspace: Path
+    server: ScriptedServer
+
+
+@pytest.fixture(scope="module")
+def finished(
+    warm: WarmPython, project: Path, new_store: Callable[[Path], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Compile]:
+    """A compile with a key and an absolute path in its flags, neither of which may be found afterwards."""
+    workspace = tmp_path_factory.mktemp("finished")
+    new_store(workspace)
+    shutil.copytree(project, workspace, dirs_exist_ok=True)
+    with ScriptedServer(ANSWERS, needs_demos=HARD) as server:
+        yield Compile(run(warm, workspace, server, "--out", str(workspace / "runs" / "export")), workspace, server)
+
+
+def test_a_compile_ends_with_a_table_an_export_and_a_tracked_run(finished: Compile) -> None:
+    done, workspace = finished.done, finished.workspace
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert lines[0].strip() == "3 dev cases · openai/test"
@@ -71,9 +103,9 @@ def test_a_compile_ends_with_a_table_an_export_and_a_tracked_run(
     assert float(rows["seed"]) < float(rows["compiled"])
     assert any(line.startswith("compiled − seed: +") for line in lines)
     assert lines[-3:] == [
-        "export:  runs/export",
+        f"export:  {workspace}/runs/export",
         "MLflow:  mlflow ui --backend-store-uri sqlite:///runs/mlflow.db",
-        'ask:     python -m programs ask "…" --program runs/export --index runs/index',
+        f'ask:     python -m programs ask "…" --program {workspace}/runs/export --index runs/index',
     ]
     assert "it/s" not in done.out  # what optimizers print goes to stderr
     assert "evaluating compiled 3/3" in done.err
@@ -93,11 +125,8 @@ def test_a_compile_ends_with_a_table_an_export_and_a_tracked_run(
     assert artifacts >= {"program.json", "manifest.json", "prompts.md", "seed.jsonl", "compiled.jsonl"}
 
 
-def test_no_secret_and_no_path_of_the_user_is_written_or_shown(
-    warm: WarmPython, workspace: Path, server: ScriptedServer
-) -> None:
-    done = run(warm, workspace, server, "--out", str(workspace / "runs" / "export"))
-    assert done.code == 0, done.err
+def test_no_secret_and_no_path_of_the_user_is_written_or_shown(finished: Compile) -> None:
+    workspace, server = finished.workspace, finished.server
     assert all(headers["Authorization"] == "Bearer SECRET" for headers in server.headers)
     port = server.url.split(":")[2].partition("/")[0].encode()
     for name, content in tree(workspace).items():
@@ -107,16 +136,15 @@ def test_no_secret_and_no_path_of_the_user_is_written_or_shown(
             assert b"127.0.0.1:" + port not in content, name
     [tracked] = mlflow_runs(workspace)
     assert str(workspace) not in json.dumps([tracked["params"], tracked["tags"], tracked["name"]])
-    assert "SECRET" not in done.out + done.err
+    assert "SECRET" not in finished.done.out + finished.done.err
 
 
-def test_a_repeat_makes_no_call_and_the_same_program(warm: WarmPython, workspace: Path, server: ScriptedServer) -> None:
-    run(warm, workspace, server)
-    first, n_calls = exported(workspace), len(server.requests)
-    done = run(warm, workspace, server)
+def test_a_repeat_makes_no_call_and_the_same_program(warm: WarmPython, finished: Compile) -> None:
+    first, n_calls = exported(finished.workspace), len(finished.server.requests)
+    done = run(warm, finished.workspace, finished.server, "--experiment", "again")
     assert done.code == 0
-    assert exported(workspace) == first
-    assert len(server.requests) == n_calls + 1  # the check that the LM is there
+    assert exported(finished.workspace) == first
+    assert len(finished.server.requests) == n_calls + 1  # the check that the LM is there
     assert "–" in done.out  # times of cached answers are not told
 
 
@@ -143,7 +171,7 @@ def test_a_teacher_is_called_at_the_same_address_and_named_without_it(
 
 def test_a_compile_that_wins_nothing_says_so(warm: WarmPython, workspace: Path) -> None:
     with ScriptedServer({}) as ignorant:
-        done = run(warm, workspace, ignorant)
+        done = run(warm, workspace, ignorant, "--limit", "2", "--eval-limit", "2")
     assert done.code == 0
     assert "the compiled program equals the seed" in done.err
     assert "no difference is proven" in done.out
@@ -266,13 +294,11 @@ def test_an_interrupt_is_130_and_the_run_is_marked_killed(warm: WarmPython, work
 
 
 def test_a_compile_that_was_killed_again_and_again_ends_with_the_same_program(
-    warm: WarmPython, workspace: Path, server: ScriptedServer
+    warm: WarmPython, workspace: Path, server: ScriptedServer, finished: Compile
 ) -> None:
-    assert run(warm, workspace, server, cache="another-cache").code == 0
-    expected = exported(workspace)
-    before = (workspace / "runs" / "export" / "manifest.json").read_bytes()
-    server.seconds = 0.05
-    for moment in ("compiling", 3, "demos: ", "evaluating seed 2/3", "evaluating compiled 1/3"):
+    before = contents(make_export(workspace / "runs" / "export", workspace / "runs" / "index"))
+    server.seconds = 0.04
+    for moment in ("compiling", 3, "evaluating seed 2/3", "evaluating compiled 1/3"):
         server.requests.clear()
         command = start(warm, workspace, server)
         if isinstance(moment, int):
@@ -281,12 +307,11 @@ def test_a_compile_that_was_killed_again_and_again_ends_with_the_same_program(
             command.wait_for(moment)
         command.send(signal.SIGKILL)
         assert command.wait().code == -signal.SIGKILL
-        assert exported(workspace) == expected  # the export of before, whole
-    assert (workspace / "runs" / "export" / "manifest.json").read_bytes() == before
+        assert contents(workspace / "runs" / "export") == before  # the export that was there, whole
     done = run(warm, workspace, server)
     assert done.code == 0, done.err
-    assert exported(workspace) == expected
-    assert mlflow_runs(workspace)[-1]["status"] == "FINISHED"
+    assert exported(workspace) == exported(finished.workspace)
+    assert [tracked["status"] for tracked in mlflow_runs(workspace)] == [*["KILLED"] * 4, "FINISHED"]
     assert not [name for name in tree(workspace) if name.endswith(".part")]
 
 
