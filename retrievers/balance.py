@@ -60,9 +60,10 @@ def _choose_probes(passages: Sequence[Passage], tokenizer: Tokenizer, rng: rando
     for place in rng.sample(range(len(passages)), len(passages)):
         text = passages[place].text[:2_000]
         language = detect_language(text)
-        sentences = split_sentences(text)
-        tokens = list(dict.fromkeys(query_tokens(rng.choice(sentences), tokenizer))) if sentences else []
-        if len(tokens) < _N_WORDS or n_chosen.get(language, 0) >= _N_PROBES:
+        if n_chosen.get(language, 0) >= _N_PROBES or not (sentences := split_sentences(text)):
+            continue
+        tokens = list(dict.fromkeys(query_tokens(rng.choice(sentences), tokenizer)))
+        if len(tokens) < _N_WORDS:
             continue
         n_chosen[language] = n_chosen.get(language, 0) + 1
         words = [tokens[i] for i in sorted(rng.sample(range(len(tokens)), min(_N_WORDS, len(tokens))))]

@@ -283,8 +283,9 @@ def _read_corpus(
 def _read_entries(
     path: Path, corpus: Path, source: str, reusable: Generation | None, reading: Reading
 ) -> Iterator[tuple[Entry, str]]:
+    name = _name(corpus)
     for document, place in read_file(path, corpus, reading):
-        yield _make_entry(document, _name(corpus), source, reusable), place
+        yield _make_entry(document, name, source, reusable), place
 
 
 def _splits_alike(manifest: Manifest, recipe: Recipe) -> bool:

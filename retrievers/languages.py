@@ -10,7 +10,9 @@ _ENGLISH = frozenset(
     "a an and are as at be been by can do does for from has have how if in into is it its more most not of on or that "
     "the their there these this to was we were what when where which who why will with you your".split()
 )
-_SAMPLE = 2_000
+# Letters that are neither Latin nor Han: accents and other scripts.
+_FOREIGN = re.compile("[^\\W\\d_A-Za-z\u3400-\u9fff]")
+_SAMPLE = 1_000
 
 
 def detect_language(text: str) -> str:
@@ -20,7 +22,8 @@ def detect_language(text: str) -> str:
     words without any of the commonest English ones is `other`; shorter text passes for English.
     """
     sample = text[:_SAMPLE]
-    n_han, n_kana, n_hangul = (len(script.findall(sample)) for script in (_HAN, _KANA, _HANGUL))
+    scripts = (_HAN, _KANA, _HANGUL) if not sample.isascii() else ()
+    n_han, n_kana, n_hangul = (len(script.findall(sample)) for script in scripts) if scripts else (0, 0, 0)
     words = [word.lower() for word in _LATIN.findall(sample)]
     if n_kana and n_kana * 5 >= n_han and n_kana + n_han >= len(words):
         return "ja"
@@ -30,6 +33,6 @@ def detect_language(text: str) -> str:
         return "zh"
     if not words:
         return "other"
-    n_foreign = sum(not character.isascii() and character.isalpha() for character in sample) - n_han
+    n_foreign = len(_FOREIGN.findall(sample)) if not sample.isascii() else 0
     is_english = any(word in _ENGLISH for word in words) or len(words) < 12
     return "en" if is_english and n_foreign < len(words) else "other"

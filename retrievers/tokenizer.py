@@ -63,9 +63,10 @@ class Tokenizer:
     def __call__(self, text: str) -> list[str]:
         """Cut `text` into tokens, in order, repeats kept."""
         tokens: list[str] = []
-        for match in _CHUNK.finditer(_fold(text)):
-            chunk = match.group()
-            if _HAN_RUN.match(chunk):
+        for chunk in _CHUNK.findall(_fold(text)):
+            if chunk.isascii() and chunk.isalnum():  # most words: nothing to cut
+                tokens.append(chunk)
+            elif _HAN_RUN.match(chunk):
                 tokens.extend(self._cut(chunk))
             else:
                 tokens.extend(_cut_word(chunk))
