@@ -127,10 +127,11 @@ def _check_types(generation: Generation) -> Iterator[Finding]:
             seen.setdefault(key, Counter())[classify(value)] += 1
     mixed = 0
     for key, kind in generation.manifest.schema.items():
-        classes = set(seen.get(key, ()))
-        if kind == "string" and len(classes) > 1 and classes & {"number", "date", "boolean"}:
+        counted = seen.get(key, Counter())
+        typed = sum(counted[name] for name in ("number", "date", "boolean"))
+        if kind == "string" and typed * 2 >= counted.total():  # a few strings among typed values
             mixed += 1
-            counts = ", ".join(f"{n} {name}" for name, n in seen[key].most_common())
+            counts = ", ".join(f"{n} {name}" for name, n in counted.most_common())
             yield Finding("metadata", False, f"{key} holds {counts}, so it is a string: ranges over it do not work")
     if not mixed:
         yield Finding("metadata", True, f"{len(generation.manifest.schema)} keys, one type each")

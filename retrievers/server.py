@@ -36,6 +36,7 @@ from retrievers.tokenizer import load_tokenizer
 from retrievers.vectors import VectorWriter
 
 TOKEN_VARIABLE = "CHROMA_TOKEN"
+_COLLECTION = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{1,400}[a-zA-Z0-9]")
 _COLLECTION_FILE = "COLLECTION"
 _DOCUMENT, _OWN = "_document", "_own"
 _GENERATION, _MANIFEST = "generation", "manifest"
@@ -71,8 +72,8 @@ def parse_address(text: str) -> Address:
     parts = urlsplit(text)
     collection = parts.path.strip("/")
     query = parse_qs(parts.query)
-    if not parts.hostname or not collection or "/" in collection:
-        raise AddressError(f"{text}: expected http://HOST:PORT/COLLECTION")
+    if not parts.hostname or not _COLLECTION.fullmatch(collection):
+        raise AddressError(f"{text}: expected http://HOST:PORT/COLLECTION, a name of 3 or more of a-z A-Z 0-9 . _ -")
     if unknown := sorted(set(query) - {"tenant", "database"}):
         raise AddressError(f"{text}: unknown parameter {unknown[0]!r}; known are tenant, database")
     ssl = parts.scheme == "https"
