@@ -16,6 +16,7 @@ function el(tag, attributes, ...children) {
 const words = (name) => name.replaceAll("_", " ");
 const text = (value, attributes = {}) => el("div", { class: "text", dir: "auto", ...attributes }, value);
 const code = (value) => el("code", { dir: "auto" }, value);
+const by = (who) => (who ? ` by ${who === "lm" ? "the LM" : who}` : "");
 const plural = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
 
 function chip(outcome) {
@@ -69,12 +70,12 @@ function prediction(made, one) {
 }
 
 function hopOf(hop, number, made, one) {
-  const box = el("div", { class: "hop" }, el("p", {}, el("b", {}, `${number}. ${hop.tool}`), hop.decided_by ? ` by ${hop.decided_by}` : "",
+  const box = el("div", { class: "hop" }, el("p", {}, el("b", {}, `${number}. ${hop.tool}`), by(hop.decided_by),
     el("span", { class: "quiet" }, ` · ${hop.seconds.toFixed(2)} s · `), code(hop.query)));
   const line = (label, value) => value && box.append(el("p", {}, el("span", { class: "quiet" }, `${label}: `), el("bdi", {}, value)));
   line("goal", [hop.query, one.question, made.question].includes(hop.goal) ? "" : hop.goal);
   line("filters", hop.filters);
-  line("verdict", hop.verdict && `${hop.verdict}${hop.judged_by ? ` by ${hop.judged_by}` : ""}`);
+  line("verdict", hop.verdict && hop.verdict + by(hop.judged_by));
   line("missing", hop.missing);
   hop.quotes.forEach((quote) => line("quote", `“${quote}”`));
   if (hop.error) box.append(text(hop.error, { class: "text error" }));
