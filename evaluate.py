@@ -1,15 +1,20 @@
-"""Evaluate programs on gold cases: one row a program, one record a case."""
+"""Evaluate programs on gold cases: one row a program, one record a case, each program compared with the first."""
 
 import argparse
+import hashlib
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from programs.cli import (
+    INDEX_DIR,
     RUNS_DIR,
+    UsageError,
     add_case_flags,
     add_index_flag,
     add_lm_flags,
@@ -23,7 +28,14 @@ from programs.cli import (
 )
 
 if TYPE_CHECKING:
-    from trainsets.evaluation import Summary
+    from programs.lms import MeteredLM, Roles
+    from programs.load import Tools
+    from programs.rag import NaiveRAG
+    from programs.retrieval import RetrievalOnly
+    from trainsets.cases import Case
+    from trainsets.comparison import Comparison, Stability
+    from trainsets.records import Scored
+    from trainsets.results import CaseResult, Summary
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -31,56 +43,350 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="evaluate.py", description=__doc__)
     parser.add_argument("programs", nargs="+", metavar="PROGRAM", help="naive, hybrid, agentic, or an export folder")
     add_index_flag(parser)
+    parser.set_defaults(index=None)
+    parser.add_argument("--corpus", type=Path, metavar="PATH", help="build the index of this corpus first")
     add_case_flags(parser)
     parser.add_argument("--split", help="train, dev or test of a folder or hub set (dev for the sample set)")
     parser.add_argument("--limit", type=positive, metavar="N", help="a stratified sample of N cases")
     parser.add_argument("--threads", type=positive, default=1, help="cases at the same time (1)")
+    parser.add_argument("--case-timeout", type=seconds, metavar="SECONDS", help="give a case up after so long")
     parser.add_argument("--out", type=Path, default=RUNS_DIR / "evaluation", metavar="DIR", help="where records go")
+    parser.add_argument("--restart", action="store_true", help="run all cases again, also those with a record")
+    parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="run every case N times past the cache")
+    parser.add_argument("--grader-lm", metavar="LM", help="grade faithfulness and relevancy with this LM too")
+    parser.add_argument(
+        "--retrieval-only", action="store_true", help="measure searches without an LM; PROGRAM: dense, keyword, hybrid"
+    )
+    parser.add_argument("--baseline", type=Path, metavar="FILE", help="records of an earlier evaluation; worse fails")
+    parser.add_argument("--fail-under", type=float, metavar="X", help="fail if the score of a program is below X")
     parser.add_argument("--json", action="store_true", help="print the summaries as JSON")
     add_lm_flags(parser)
     add_tracking_flags(parser)
     return parser.parse_args(argv)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Evaluate each program in turn, write its records, print the table."""
-    from programs.lms import bind, check
-    from programs.load import load_program, open_tools
-    from programs.record import to_json
-    from programs.tracking import track
-    from trainsets.cases import load_cases, load_sample, sample
-    from trainsets.evaluation import COLUMNS, check_scorable, evaluate_program, summarise, table_row
+def seconds(text: str) -> float:
+    """Read a time above zero, for argparse."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no time above 0")
+    return value
 
-    cases = load_cases(args.cases, args.split) if args.cases else load_sample(args.split or "dev")
-    cases = sample(cases, args.limit, args.seed) if args.limit else cases
-    check_scorable(cases)
-    tools = open_tools(args.index)
-    programs = {spec: load_program(spec, tools) for spec in args.programs}
-    names = short_names(args.programs)
-    roles = roles_from(args)
-    check(roles.decision, roles.answer)
+
+@dataclass(frozen=True)
+class Bench:
+    """What all programs of a command are measured with."""
+
+    args: argparse.Namespace
+    cases: "Sequence[Case]"
+    tools: "Tools"
+    roles: "Roles | None"
+    grader: "MeteredLM | None"
+
+    @property
+    def label(self) -> str:
+        """What tables call the LMs."""
+        return self.roles.label if self.roles else "retrieval only"
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A program with what came of it; `repeats` holds the results of every run."""
+
+    name: str
+    spec: str
+    repeats: "list[list[CaseResult]]" = field(default_factory=list)
+
+    @property
+    def results(self) -> "list[CaseResult]":
+        """The results of the first run: what tables and comparisons are about."""
+        return self.repeats[0]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate each program in turn, write records and summary, print tables, say whether it passed."""
+    from trainsets.evaluation import summarise
+    from trainsets.records import read_baseline, write_summary
+
+    cases = choose_cases(args)
+    baseline = read_baseline(args.baseline) if args.baseline else None
+    tools = open_corpus(args)
+    programs = {spec: choose_program(args, spec, tools) for spec in args.programs}
+    bench = Bench(args, cases, tools, *choose_lms(args))
     args.out.mkdir(parents=True, exist_ok=True)
-    summaries: dict[str, Summary] = {}
-    for spec, program in programs.items():
-        records = args.out / f"{names[spec]}.jsonl"
-        name = f"evaluate {names[spec]} · {roles.label} · {len(cases)} cases"
-        with track(args.tracking_uri, args.experiment, name) as tracked:
-            with bind(roles), progress(spec, len(cases)) as step:
-                results = evaluate_program(
-                    program, cases, records=records, describe=to_json, step=step, n_threads=args.threads
-                )
-            summaries[spec] = summarise(results)
-            facts = {"program": names[spec], "lm": roles.label, "n_cases": len(cases)}
-            tracked.log_params(facts | tools.facts.model_dump())
-            tracked.log_summary("eval", summaries[spec])
-            tracked.log_files(records)
+    evaluated = [evaluate_one(bench, spec, name, programs[spec]) for spec, name in short_names(args.programs).items()]
+    comparisons = compare_all(evaluated, baseline, args.baseline)
+    summaries = {one.spec: summarise(one.results) for one in evaluated}
+    write_summary(args.out, describe_all(bench, evaluated, comparisons))
     note(f"records: {args.out}/")
     if args.json:
         sys.stdout.write(json.dumps({spec: asdict(one) for spec, one in summaries.items()}, indent=2) + "\n")
     else:
-        rows = [table_row(spec, summary) for spec, summary in summaries.items()]
-        show_table(f"{len(cases)} cases · {roles.label}", COLUMNS, rows)
-    return 0
+        show(bench, evaluated, summaries, comparisons)
+    failures = list(find_failures(args, evaluated, comparisons))
+    for failure in failures:
+        note(f"failed: {failure}")
+    return 1 if failures else 0
+
+
+def choose_cases(args: argparse.Namespace) -> "list[Case]":
+    """Load and sample the gold cases.
+
+    Raises:
+        CaseError: There is no such split, a line is wrong, or nothing can be searched for.
+        NoGoldAnswerError: A case can't be scored.
+    """
+    from trainsets.cases import CaseError, load_cases, load_sample, sample
+    from trainsets.evaluation import check_scorable
+    from trainsets.ranking import to_retrieval_cases
+
+    cases = load_cases(args.cases, args.split) if args.cases else load_sample(args.split or "dev")
+    if args.retrieval_only:
+        cases = to_retrieval_cases(cases)
+        if not cases:
+            raise CaseError(f"{args.cases}: no case has gold_ids or qrels, so there is no search to measure")
+    cases = sample(cases, args.limit, args.seed) if args.limit else cases
+    check_scorable(cases)
+    return cases
+
+
+def open_corpus(args: argparse.Namespace) -> "Tools":
+    """Open the index; with `--corpus`, build it or bring it up to date before, in a place of its own by default."""
+    from programs.load import open_tools
+
+    if args.corpus is None:
+        return open_tools(args.index or INDEX_DIR)
+    from retrievers import build_index
+
+    name = args.corpus.stem if args.corpus.stem != "corpus" else args.corpus.absolute().parent.name
+    place = hashlib.sha256(str(args.corpus.resolve()).encode()).hexdigest()[:8]
+    index = args.index or RUNS_DIR / "indexes" / f"{name}-{place}"
+    report = build_index(args.corpus, index, prune=args.index is None)
+    state = "up to date" if report.unchanged else f"built in {report.seconds:.0f} s"
+    note(f"index: {index}, {report.manifest.n_documents} documents, {state}")
+    return open_tools(index)
+
+
+def choose_program(args: argparse.Namespace, spec: str, tools: "Tools") -> "NaiveRAG | RetrievalOnly":
+    """Load a program, or with `--retrieval-only` make one that only searches.
+
+    Raises:
+        UsageError: There is no such search.
+    """
+    from programs.load import load_program
+    from programs.retrieval import RetrievalOnly
+
+    if not args.retrieval_only:
+        return load_program(spec, tools)
+    if spec not in tools.retrievers:
+        raise UsageError(f"no search {spec!r}: with --retrieval-only expected {', '.join(tools.retrievers)}")
+    return RetrievalOnly(spec, tools.retrievers[spec])
+
+
+def choose_lms(args: argparse.Namespace) -> "tuple[Roles | None, MeteredLM | None]":
+    """Build the LMs that answer and the one that grades, and ask each for a word.
+
+    Raises:
+        UsageError: Flags that need an LM, with `--retrieval-only`.
+        LMError: An LM does not answer.
+    """
+    from programs.lms import check, make_lm
+
+    if args.retrieval_only:
+        if args.grader_lm or args.repeat > 1:
+            raise UsageError("--retrieval-only asks no LM: leave out --grader-lm and --repeat")
+        return None, None
+    roles = roles_from(args)
+    grader = make_lm(args.grader_lm, args.api_base, max_tokens=GRADER_TOKENS) if args.grader_lm else None
+    check(roles.decision, roles.answer, *([grader] if grader else []))
+    return roles, grader
+
+
+GRADER_TOKENS = 1200  # an answer is taken apart claim by claim
+
+
+def evaluate_one(bench: Bench, spec: str, name: str, program: "NaiveRAG | RetrievalOnly") -> Evaluated:
+    """Run one program over the cases, as often as asked for, tracked as one MLflow run."""
+    from programs.tracking import track
+    from trainsets.evaluation import summarise
+
+    args, cases, tools = bench.args, bench.cases, bench.tools
+    one = Evaluated(name, spec)
+    title = f"evaluate {name} · {bench.label} · {len(cases)} cases"
+    with track(args.tracking_uri, args.experiment, title) as tracked:
+        for number in range(1, args.repeat + 1):
+            records = args.out / (f"{name}.jsonl" if number == 1 else f"{name}.repeat-{number}.jsonl")
+            one.repeats.append(run_once(bench, spec, program, records, number))
+            tracked.log_files(records)
+        tracked.log_params({"program": name, "lm": bench.label, "n_cases": len(cases)} | tools.facts.model_dump())
+        tracked.log_summary("eval", summarise(one.results))
+    return one
+
+
+def run_once(
+    bench: Bench, spec: str, program: "NaiveRAG | RetrievalOnly", records: Path, number: int
+) -> "list[CaseResult]":
+    """Run the cases that have no record yet; repeats after the first ask the LM past its cache."""
+    from programs.record import from_json, to_json
+    from programs.retrieval import search_deeper
+    from trainsets.evaluation import Scoring, evaluate_program
+    from trainsets.grader import grade_with
+    from trainsets.records import find_finished, key_of
+
+    args, cases = bench.args, bench.cases
+    settings = settings_of(bench, spec, program) | {"repeat": number}
+    keys = {case.id: key_of(case, settings) for case in cases}
+    earlier = {} if args.restart else find_finished(records, keys, cases, from_json, note)
+    title = spec if number == 1 else f"{spec}, repeat {number}"
+    if earlier:
+        note(f"{title}: {len(earlier)} of {len(cases)} cases are done already (--restart runs them again)")
+    scoring = Scoring(
+        indexed_ids=bench.tools.index,
+        search_deeper=search_deeper(program.retrievers),
+        grade=grade_with(bench.grader) if bench.grader else None,
+    )
+    with bound(bench, number), progress(title, len(cases) - len(earlier)) as step:
+        return evaluate_program(
+            program,
+            cases,
+            records=records,
+            describe=to_json,
+            step=step,
+            n_threads=args.threads,
+            timeout_s=args.case_timeout,
+            scoring=scoring,
+            keys=keys,
+            earlier=earlier,
+        )
+
+
+@contextmanager
+def bound(bench: Bench, number: int) -> Iterator[None]:
+    """Bind the LMs, if there are any, for one run over the cases."""
+    from programs.lms import bind
+
+    if bench.roles is None:
+        yield
+        return
+    with bind(bench.roles if number == 1 else bench.roles.without_cache()):
+        yield
+
+
+def settings_of(bench: Bench, spec: str, program: "NaiveRAG | RetrievalOnly") -> dict[str, Any]:
+    """Describe what the results of a program depend on."""
+    from programs.identity import describe_settings, identify_program
+    from programs.retrieval import RetrievalOnly
+
+    described = {"search": spec} if isinstance(program, RetrievalOnly) else identify_program(program)
+    lms = [bench.roles.decision, bench.roles.answer] if bench.roles else []
+    return describe_settings(described, lms, bench.grader, bench.tools.facts)
+
+
+def compare_all(
+    evaluated: Sequence[Evaluated], baseline: "Sequence[Scored] | None", path: Path | None
+) -> "list[Comparison]":
+    """Compare each further program with the first, then every program with the baseline.
+
+    Raises:
+        RecordError: The baseline is of another gold set.
+    """
+    from trainsets.comparison import compare_programs
+    from trainsets.records import scored_of
+
+    scored = {one.name: scored_of(one.results) for one in evaluated}
+    first, *others = scored
+    comparisons = [compare_programs(name, scored[name], first, scored[first]) for name in others]
+    if baseline is not None:
+        comparisons += [compare_programs(name, ours, str(path), baseline) for name, ours in scored.items()]
+    return comparisons
+
+
+def measure_repeats(evaluated: Sequence[Evaluated]) -> "dict[str, Stability]":
+    """Measure how alike the repeats of each program are, where there are any."""
+    from trainsets.comparison import measure_stability
+
+    return {one.name: measure_stability(one.repeats) for one in evaluated if len(one.repeats) > 1}
+
+
+def find_failures(
+    args: argparse.Namespace, evaluated: Sequence[Evaluated], comparisons: "Sequence[Comparison]"
+) -> Iterator[str]:
+    """Say why the command fails: too many errors, a score below the bar, worse than the baseline beyond chance."""
+    from trainsets.results import explain_errors, mean
+
+    for one in evaluated:
+        for number, results in enumerate(one.repeats, start=1):
+            if errors := explain_errors(one.name if number == 1 else f"{one.name}, repeat {number}", results):
+                yield f"{errors}; see {args.out}/"
+        score = mean(result.score for result in one.results)
+        if args.fail_under is not None and (score is None or score < args.fail_under):
+            shown = "no score" if score is None else f"score {score:.3f}"
+            yield f"{one.name}: {shown}, below --fail-under {args.fail_under:g}"
+    for each in comparisons:
+        if each.baseline == str(args.baseline) and each.is_regression and each.interval:
+            low, high = each.interval.low, each.interval.high
+            yield f"{each.name}: worse than {each.baseline}, {each.interval.value:+.3f} ({low:+.3f} … {high:+.3f})"
+
+
+def describe_all(bench: Bench, evaluated: Sequence[Evaluated], comparisons: "Sequence[Comparison]") -> dict[str, Any]:
+    """Return what `summary.json` holds; the format is documented in `trainsets/records.py`."""
+    from trainsets.results import slice_results, summarise
+    from trainsets.stats import mean_interval
+
+    args, stabilities = bench.args, measure_repeats(evaluated)
+    programs = []
+    for one in evaluated:
+        scores = [result.score for result in one.results if result.score is not None]
+        programs.append(
+            {
+                "name": one.name,
+                "spec": one.spec,
+                "records": f"{one.name}.jsonl",
+                "summary": asdict(summarise(one.results)),
+                "score_interval": asdict(mean_interval(scores)) if scores else None,
+                "slices": [asdict(part) for part in slice_results(one.results)],
+                "stability": asdict(stabilities[one.name]) if one.name in stabilities else None,
+            }
+        )
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cases": args.cases or "sample",
+        "split": args.split or (None if args.cases else "dev"),
+        "n_cases": len(bench.cases),
+        "lm": bench.label,
+        "grader": bench.grader.label if bench.grader else None,
+        "repeat": args.repeat,
+        "index": bench.tools.facts.model_dump(),
+        "programs": programs,
+        "comparisons": [asdict(each) for each in comparisons],
+    }
+
+
+def show(
+    bench: Bench,
+    evaluated: Sequence[Evaluated],
+    summaries: "Mapping[str, Summary]",
+    comparisons: "Sequence[Comparison]",
+) -> None:
+    """Print the tables and what the comparisons say."""
+    from trainsets import tables
+    from trainsets.comparison import describe_comparison
+    from trainsets.results import slice_results
+
+    title = f"{len(bench.cases)} cases · {bench.label}"
+    if bench.args.retrieval_only:
+        show_table(title, *tables.retrieval_table(summaries))
+    else:
+        show_table(title, tables.COLUMNS, [tables.table_row(spec, one) for spec, one in summaries.items()])
+        show_table("", *tables.quality_table(summaries))
+    show_table("", *tables.outcome_table({one.name: summaries[one.spec] for one in evaluated}))
+    slices = {one.name: slice_results(one.results) for one in evaluated}
+    if any(slices.values()):
+        show_table("", *tables.slice_table(slices, comparisons))
+    if stabilities := measure_repeats(evaluated):
+        show_table("", *tables.stability_table(stabilities))
+    for each in comparisons:
+        sys.stdout.write("".join(f"{line}\n" for line in describe_comparison(each)))
 
 
 def short_names(specs: Sequence[str]) -> dict[str, str]:

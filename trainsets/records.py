@@ -30,3 +30,188 @@ program are in `<name>.repeat-2.jsonl` and so on. A record:
   in the program only, `p_value`), `transitions` (`before`, `after`, `n`, `ids`, with those that stayed; most frequent
   first), and `slices` (`by`, `value`, `n`, `baseline`, `program`, `difference`, `interval`).
 """
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainsets.cases import Case
+from trainsets.outcomes import OUTCOMES, OutcomeName
+from trainsets.results import MAIN, CaseResult
+
+FORMAT = 1
+SUMMARY = "summary.json"
+
+Describe = Callable[[Any], Mapping[str, Any]]
+Revive = Callable[[Mapping[str, Any]], Any]
+
+
+class RecordError(ValueError):
+    """A file of records that can't be used; one line with file, line and what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What a comparison reads of a result, whether it was made now or read from a file."""
+
+    id: str
+    question: str
+    kind: str
+    lang: str
+    outcome: OutcomeName
+    score: float | None
+
+
+def key_of(case: Case, settings: Mapping[str, Any]) -> str:
+    """Digest all that a result depends on: the case, and `settings`, plain data (program, LM, index, grader, …)."""
+    made_of = json.dumps([FORMAT, case.model_dump(mode="json"), settings], sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(made_of.encode()).hexdigest()[:16]
+
+
+def to_line(result: CaseResult, key: str, describe: Describe) -> str:
+    """Write a result as a line of a records file."""
+    case = result.case
+    record = {
+        "key": key,
+        "id": case.id,
+        "kind": case.kind,
+        "lang": case.lang,
+        "question": case.question,
+        "gold": list(case.answer),
+        "gold_ids": list(case.gold_ids),
+        "answerable": case.answerable,
+        "outcome": result.outcome,
+        "rank": result.rank,
+        "detail": result.detail,
+        "error": result.error,
+        "seconds": round(result.seconds, 3),
+        "scores": result.scores,
+        "grading_error": result.grading_error,
+        "prediction": describe(result.prediction) if result.prediction is not None else None,
+    }
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def to_result(record: Mapping[str, Any], case: Case, revive: Revive) -> CaseResult:
+    """Build the result of `case` that `to_line` wrote; `revive` undoes what `describe` did to the prediction."""
+    return CaseResult(
+        case=case,
+        prediction=None if record["prediction"] is None else revive(record["prediction"]),
+        scores=record["scores"],
+        outcome=record["outcome"],
+        error=record["error"],
+        seconds=record["seconds"],
+        rank=record["rank"],
+        detail=record["detail"],
+        grading_error=record["grading_error"],
+    )
+
+
+def part_of(records: Path) -> Path:
+    """Name the file that records are in while the evaluation runs."""
+    return records.with_name(records.name + ".part")
+
+
+def find_finished(
+    records: Path, keys: Mapping[str, str], cases: Iterable[Case], revive: Revive, warn: Callable[[str], None]
+) -> dict[str, CaseResult]:
+    """Read the results that an earlier, perhaps killed run of the same command left behind.
+
+    Cases that errored are not among them: they are tried again. A line that a kill tore is dropped and told.
+
+    Args:
+        records: The records file; its part file is read first.
+        keys: Case id to `key_of` the result that is wanted.
+        cases: Gold cases.
+        revive: Turns the plain data of a prediction into a prediction.
+        warn: Told what could not be used.
+
+    Raises:
+        RecordError: A line before the last one is broken.
+    """
+    wanted = {case.id: case for case in cases}
+    found: dict[str, CaseResult] = {}
+    for path in (part_of(records), records):
+        n_other = 0
+        for record in _read_records(path, warn) if path.is_file() else ():
+            case = wanted.get(record["id"])
+            if case is None or record.get("key") != keys[case.id]:
+                n_other += 1
+            elif record["error"] is None:
+                found.setdefault(case.id, to_result(record, case, revive))
+        if n_other and path != records:
+            warn(f"{path}: {n_other} unfinished records of other settings are replaced")
+    return found
+
+
+def read_baseline(path: Path) -> list[Scored]:
+    """Read the records of an earlier evaluation to compare with.
+
+    Raises:
+        RecordError: It holds no record, or something else than records.
+        FileNotFoundError: It is not there.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file, expected the records of an evaluation (<out>/<program>.jsonl)")
+    scored = [_to_scored(path, number, record) for number, record in enumerate(_read_records(path), start=1)]
+    if not scored:
+        raise RecordError(f"{path}: no records in it, expected the records of an evaluation")
+    return scored
+
+
+def scored_of(results: Iterable[CaseResult]) -> list[Scored]:
+    """Take from results what a comparison reads."""
+    return [
+        Scored(one.case.id, one.case.question, one.case.kind, one.case.lang, one.outcome, one.score) for one in results
+    ]
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader, or a run after a kill, finds the old one or the new one."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(text, encoding="utf-8")
+    os.replace(fresh, path)
+
+
+def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Write `summary.json`."""
+    write_whole(folder / SUMMARY, json.dumps({"format": FORMAT, **summary}, ensure_ascii=False, indent=1) + "\n")
+
+
+def _to_scored(path: Path, number: int, record: Mapping[str, Any]) -> Scored:
+    try:
+        id_, question, kind, lang = (str(record[name]) for name in ("id", "question", "kind", "lang"))
+        score, outcome = record["scores"].get(MAIN), record["outcome"]
+        if outcome not in OUTCOMES or not isinstance(score, float | int | None):
+            raise TypeError(f"outcome {outcome!r} with score {score!r}")
+        return Scored(id_, question, kind, lang, outcome, score)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RecordError(f"{path}:{number}: not a record of an evaluation ({error})") from None
+
+
+def _read_records(path: Path, warn_of_torn: Callable[[str], None] | None = None) -> Iterator[dict[str, Any]]:
+    """Read records; given `warn_of_torn`, a broken last line is told and dropped."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        record = _parse(line)
+        if record is not None:
+            yield record
+        elif warn_of_torn and number == len(lines):
+            warn_of_torn(f"{path}: the last line is torn and left out; its case runs again")
+        else:
+            raise RecordError(f"{path}:{number}: not a record; repair the line, or start over with --restart")
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """Read a whole line that holds an object with an id; None if it is something else."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("id"), str) else None

@@ -3,13 +3,15 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from trainsets.cases import Case
 from trainsets.metrics import abstention_scores, mean_scores
 from trainsets.outcomes import OutcomeName
 from trainsets.prediction import PredictionLike
 from trainsets.stats import percentile
+
+Item = TypeVar("Item")
 
 MAX_ERROR_SHARE = 0.02
 """An evaluation with more errors than this share of its cases says nothing about the program: it fails."""
@@ -128,9 +130,6 @@ class Slice:
     answer_score: float | None
 
 
-SLICED_BY: Mapping[str, Callable[[Case], str]] = {"kind": lambda case: case.kind, "lang": lambda case: case.lang}
-
-
 def slice_results(results: Sequence[CaseResult]) -> list[Slice]:
     """Cut results by kind, then by language; in the order in which the cases name them."""
     return [
@@ -147,11 +146,20 @@ def slice_results(results: Sequence[CaseResult]) -> list[Slice]:
     ]
 
 
-def cut[Item](items: Sequence[Item], case_of: Callable[[Item], Case]) -> list[tuple[str, str, list[Item]]]:
+class Sliceable(Protocol):
+    """What stands in a slice: a case, or what a record keeps of it."""
+
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+    @property
+    def lang(self) -> str: ...  # noqa: D102
+
+
+def cut(items: Sequence[Item], case_of: Callable[[Item], Sliceable]) -> list[tuple[str, str, list[Item]]]:
     """Group items by the kind and then by the language of their case: what it was grouped by, the value, the items."""
     groups: dict[tuple[str, str], list[Item]] = {}
-    for by, value_of in SLICED_BY.items():
+    for by in ("kind", "lang"):
         for item in items:
-            if value := value_of(case_of(item)):
+            if value := getattr(case_of(item), by):
                 groups.setdefault((by, value), []).append(item)
     return [(by, value, part) for (by, value), part in groups.items()]
