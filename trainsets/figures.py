@@ -1,15 +1,19 @@
-"""The numbers behind the report and the plots: comparisons, slices, outcomes, transitions and the Pareto front."""
+"""The numbers behind the report and the plots: slices, comparisons, moves between outcomes, score and cost."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
-from trainsets.outcomes import OutcomeName, count_transitions
+from trainsets.comparison import Comparison, compare_programs
+from trainsets.outcomes import OutcomeName
 from trainsets.recorded import Record, Records
+from trainsets.records import scored_of
 from trainsets.results import MAIN, Summary, summarise
-from trainsets.stats import Interval, McNemar, mcnemar, mean_interval, paired_bootstrap
+from trainsets.stats import Interval, mean_interval
 
 MIN_FOR_INTERVAL = 8
 """Below so many cases a bootstrap interval is far too narrow (one case alone would have none), so none is given."""
+SLICED_BY: Mapping[str, Callable[[Record], str]] = {"kind": lambda one: one.kind, "language": lambda one: one.lang}
 
 # Both palettes can be told apart with any colour vision. The outcomes follow the pipeline: greens are right answers,
 # blues evidence that was not found, purples evidence that the loop lost, browns a wrong end.
@@ -43,28 +47,8 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """One program against the first on the cases that both were scored on; no interval where there is none."""
-
-    name: str
-    other: str
-    difference: Interval | None
-    rightness: McNemar
-    n_common: int
-
-    @property
-    def verdict(self) -> str:
-        """What the interval proves, in words."""
-        if self.difference is None:
-            return "no case was scored in both"
-        if self.difference.low > 0:
-            return "better"
-        return "WORSE" if self.difference.high < 0 else "no difference is proven"
-
-
-@dataclass(frozen=True, slots=True)
-class Transitions:
-    """How the cases that two programs share moved from one outcome to another, most frequent first."""
+class Moves:
+    """How many of the cases that two programs share went from one outcome to another."""
 
     before: str
     after: str
@@ -72,7 +56,7 @@ class Transitions:
 
     @property
     def n(self) -> int:
-        """The cases that both programs ran."""
+        """The cases that both ran."""
         return sum(self.counts.values())
 
     @property
@@ -121,9 +105,9 @@ def slices_of(records: Records, key: Callable[[Record], str]) -> dict[str, dict[
     """Slice every program by `key`.
 
     Returns:
-        Value of the key, sorted, to program to its slice; a program that ran no such case is left out of it.
+        Value of the key, sorted, to program to its slice; cases without a value are in none.
     """
-    values = sorted({key(record) for own in records.values() for record in own})
+    values = sorted({value for own in records.values() for record in own if (value := key(record))})
     table: dict[str, dict[str, Slice]] = {}
     for value in values:
         parts = {name: [record for record in own if key(record) == value] for name, own in records.items()}
@@ -131,42 +115,20 @@ def slices_of(records: Records, key: Callable[[Record], str]) -> dict[str, dict[
     return table
 
 
-def compare_with_first(records: Records) -> list[Comparison]:
-    """Compare every other program with the first one."""
-    other, *names = records
-    return [_compare(name, other, records) for name in names]
+def compare_pairs(records: Records) -> list[Comparison]:
+    """Compare any two programs, the one further up the ladder being the baseline; those with the first come first.
+
+    Raises:
+        RecordError: two programs share no case, or ask different questions under one id.
+    """
+    scored = {name: scored_of(record.to_result() for record in own) for name, own in records.items()}
+    return [compare_programs(name, scored[name], other, scored[other]) for other, name in combinations(scored, 2)]
 
 
-def _compare(name: str, other: str, records: Records) -> Comparison:
-    pairs = _pairs(records[other], records[name])
-    scored = [
-        (first, second)
-        for old, new in pairs
-        if (first := old.scores.get(MAIN)) is not None and (second := new.scores.get(MAIN)) is not None
-    ]
-    difference = paired_bootstrap([a for a, _ in scored], [b for _, b in scored]) if scored else None
-    both = [(old, new) for old, new in pairs if old.error is None and new.error is None]
-    rightness = mcnemar([old.outcome == "right" for old, _ in both], [new.outcome == "right" for _, new in both])
-    return Comparison(name, other, difference, rightness, len(pairs))
-
-
-def _pairs(first: Iterable[Record], second: Iterable[Record]) -> list[tuple[Record, Record]]:
-    others = {record.id: record for record in second}
-    return [(record, others[record.id]) for record in first if record.id in others]
-
-
-def transitions_of(records: Records) -> list[Transitions]:
-    """Count the moves between any two programs, the one further up the ladder first."""
-    names = list(records)
-    pairs = [(before, after) for place, before in enumerate(names) for after in names[place + 1 :]]
-    return [one for before, after in pairs if (one := _transitions(before, after, records)).n]
-
-
-def _transitions(before: str, after: str, records: Records) -> Transitions:
-    pairs = _pairs(records[before], records[after])
-    old = {record.id: record.outcome for record, _ in pairs}
-    new = {record.id: record.outcome for _, record in pairs}
-    return Transitions(before, after, count_transitions(old, new))
+def tabulate_moves(comparison: Comparison) -> Moves:
+    """Lay the transitions of a comparison out as a table of outcomes."""
+    counts = {(one.before, one.after): one.n for one in comparison.transitions}
+    return Moves(comparison.baseline, comparison.name, counts)
 
 
 def points_of(records: Records) -> list[Point]:

@@ -8,13 +8,15 @@ from trainsets.figures import (
     MIN_FOR_INTERVAL,
     OUTCOME_COLORS,
     PROGRAM_COLORS,
+    SLICED_BY,
+    Moves,
     Slice,
-    Transitions,
+    compare_pairs,
     ink_on,
     points_of,
     slices_of,
     summaries_of,
-    transitions_of,
+    tabulate_moves,
 )
 from trainsets.pareto import TradeOff, pareto_front, trade_offs
 from trainsets.recorded import Records, read_records
@@ -70,12 +72,12 @@ def _figures(records: Records) -> "dict[str, Figure | None]":
     """Draw every figure; None for one that these records leave nothing to show in."""
     names = label_names(list(records))
     # One pair is shown: the first program and the last, which is what a ladder climbs from and to.
-    moves = [one for one in transitions_of(records) if (one.before, one.after) == (next(iter(records)), [*records][-1])]
+    climb = {name: records[name] for name in (next(iter(records)), [*records][-1])}
+    comparisons = compare_pairs(climb)
     return {
         "outcomes": draw_outcomes(summaries_of(records), names),
-        "slices_kind": draw_slices("kind", slices_of(records, lambda one: one.kind), names),
-        "slices_language": draw_slices("language", slices_of(records, lambda one: one.lang), names),
-        "transitions": draw_transitions(moves[0], names) if moves else None,
+        **{f"slices_{by}": draw_slices(by, slices_of(records, key), names) for by, key in SLICED_BY.items()},
+        "transitions": draw_transitions(tabulate_moves(comparisons[0]), names) if comparisons else None,
         "pareto": draw_pareto(trade_offs(points_of(records)), names),
     }
 
@@ -110,8 +112,10 @@ def draw_outcomes(summaries: Mapping[str, Summary], names: Mapping[str, str]) ->
     return figure
 
 
-def draw_slices(by: str, slices: Mapping[str, Mapping[str, Slice]], names: Mapping[str, str]) -> "Figure":
+def draw_slices(by: str, slices: Mapping[str, Mapping[str, Slice]], names: Mapping[str, str]) -> "Figure | None":
     """Draw the score of every program on every slice, with its interval where there are cases enough."""
+    if not slices:
+        return None
     figure, axes = _canvas(7, 1.4 + (0.25 + 0.17 * len(names)) * len(slices))
     values = label_names(list(slices), by)
     for number, name in enumerate(names):
@@ -143,7 +147,7 @@ def _draw_slice(axes: "Axes", part: Slice, y: float, number: int) -> None:
     )
 
 
-def draw_transitions(moves: Transitions, names: Mapping[str, str]) -> "Figure":
+def draw_transitions(moves: Moves, names: Mapping[str, str]) -> "Figure":
     """Draw how the cases moved from one outcome to another as a heat map."""
     import numpy as np
 

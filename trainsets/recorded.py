@@ -8,16 +8,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, ValidationError
 
 from trainsets.cases import Case, Text, Texts
+from trainsets.comparison import Comparison, Stability
 from trainsets.outcomes import OutcomeName
 from trainsets.prediction import doc_of
+from trainsets.records import SUMMARY, RecordError
 from trainsets.results import CaseResult
 
 _REPEAT = re.compile(r"\.repeat-\d+$")  # further runs of a program that has a file of its own
 LADDER = ("naive", "hybrid", "agentic")  # the order of the rows; other programs follow by name
-
-
-class RecordError(ValueError):
-    """A folder or a file is not what `evaluate.py` writes. One line: where, what is wrong, what to do."""
 
 
 class _Part(BaseModel):
@@ -149,13 +147,14 @@ class Record(_Part):
 
 
 class RecordedProgram(_Part):
-    """What a summary says of a program that matters here: which of the files are its records."""
+    """A program of a summary: its records are in `<name>.jsonl`, and its repeats were so alike."""
 
     name: Text
+    stability: Stability | None = None
 
 
 class RecordedSummary(_Part):
-    """What a report says of the evaluation as a whole, from `summary.json`; the numbers come from the records."""
+    """What `summary.json` holds beside the records: the evaluation as a whole, its baseline and its repeats."""
 
     created: str = ""
     cases: str | None = None
@@ -163,10 +162,10 @@ class RecordedSummary(_Part):
     lm: str = ""
     grader: str | None = None
     programs: tuple[RecordedProgram, ...] = Field(min_length=1)
+    comparisons: tuple[Comparison, ...] = ()
 
 
 Records = Mapping[str, Sequence[Record]]
-SUMMARY = "summary.json"
 
 
 def read_records(folder: Path) -> tuple[dict[str, list[Record]], RecordedSummary | None]:

@@ -9,27 +9,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainsets.evaluation import COLUMNS, table_row
+from trainsets.comparison import Comparison
 from trainsets.figures import (
     MIN_FOR_INTERVAL,
     OUTCOME_COLORS,
     PROGRAM_COLORS,
-    compare_with_first,
+    compare_pairs,
     ink_on,
     metric_names,
     points_of,
     slice_of,
     slices_of,
     summaries_of,
-    transitions_of,
+    tabulate_moves,
 )
 from trainsets.pareto import AREA, lay_out, trade_offs
 from trainsets.recorded import Record, RecordedPrediction, RecordedSummary, Records, read_records
+from trainsets.results import Summary
+from trainsets.tables import COLUMNS, Table, retrieval_table, stability_table, table_row
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 REPORT = "report.html"
+_N_HITS = 20  # hits of a hop that are listed; a program that only searches has a hundred of each case
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -64,39 +67,74 @@ def render_report(records: Records, summary: RecordedSummary | None = None, titl
         summary: what is known of the evaluation as a whole.
         title: what the report is about, for its heading.
     """
-    script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
+    script = _read_template("report.js")
+    context = {
+        "title": title,
+        "summary": summary,
+        # The browser itself refuses every script but this one, whatever the texts hold.
+        "script": script,
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "style": _read_template("report.css"),
+        "programs": {name: PROGRAM_COLORS[n % len(PROGRAM_COLORS)] for n, name in enumerate(records)},
+        "colors": OUTCOME_COLORS,
+        "min_for_interval": MIN_FOR_INTERVAL,
+        "area": AREA,
+    }
+    return _environment().get_template("report.html").render(context | _figures(records, summary))
+
+
+def _figures(records: Records, summary: RecordedSummary | None) -> dict[str, Any]:
+    """Collect what the sections show."""
     summaries = summaries_of(records)
-    return (
-        _environment()
-        .get_template("report.html")
-        .render(
-            title=title,
-            summary=summary,
-            # The browser itself refuses every script but this one, whatever the texts hold.
-            script=script,
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            style=(_TEMPLATES / "report.css").read_text(encoding="utf-8"),
-            programs={name: PROGRAM_COLORS[n % len(PROGRAM_COLORS)] for n, name in enumerate(records)},
-            columns=("cases", *COLUMNS[1:]),
-            ladder={name: (str(one.n), *table_row(name, one)[1:]) for name, one in summaries.items()},
-            scores={name: slice_of(own) for name, own in records.items()},
-            comparisons=compare_with_first(records),
-            min_for_interval=MIN_FOR_INTERVAL,
-            colors=OUTCOME_COLORS,
-            outcomes=[name for name in OUTCOME_COLORS if any(one.outcomes.get(name) for one in summaries.values())],
-            summaries=summaries,
-            slices={
-                "kind": slices_of(records, lambda one: one.kind),
-                "language": slices_of(records, lambda one: one.lang),
-            },
-            transitions=transitions_of(records),
-            metrics=metric_names(list(summaries.values())),
-            area=AREA,
-            plots=[plot for trade in trade_offs(points_of(records)) if (plot := lay_out(trade))],
-            cases=_cases(records),
-            data=_details(records),
-        )
-    )
+    comparisons = [*compare_pairs(records), *_with_baseline(records, summary)]
+    first = next(iter(records))
+    data = _details(records) | {"moves": [_move_ids(one) for one in comparisons]}
+    return {
+        "ladder": _ladder(summaries),
+        "scores": {name: slice_of(own) for name, own in records.items()},
+        "comparisons": [one for one in comparisons if one.baseline == first or one.baseline not in records],
+        "stability": _stability(summary),
+        "outcomes": [name for name in OUTCOME_COLORS if any(one.outcomes.get(name) for one in summaries.values())],
+        "summaries": summaries,
+        "slices": {
+            "kind": slices_of(records, lambda one: one.kind),
+            "language": slices_of(records, lambda one: one.lang),
+        },
+        "moves": [tabulate_moves(one) for one in comparisons],
+        "metrics": metric_names(list(summaries.values())),
+        "plots": [plot for trade in trade_offs(points_of(records)) if (plot := lay_out(trade))],
+        "cases": _cases(records),
+        "data": data,
+    }
+
+
+def _read_template(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def _ladder(summaries: Mapping[str, Summary]) -> Table:
+    """Lay the ladder out as `evaluate.py` prints it, with the number of cases in front."""
+    columns: tuple[str, ...] = COLUMNS
+    rows = [table_row(name, one) for name, one in summaries.items()]
+    if not any(one.lm_calls for one in summaries.values()):
+        columns, rows = retrieval_table(summaries)
+    counts = [str(one.n) for one in summaries.values()]
+    return ("program", "cases", *columns[1:]), [(row[0], n, *row[1:]) for row, n in zip(rows, counts, strict=True)]
+
+
+def _with_baseline(records: Records, summary: RecordedSummary | None) -> list[Comparison]:
+    """List the comparisons with something that is no program of this evaluation."""
+    return [one for one in summary.comparisons if one.baseline not in records] if summary else []
+
+
+def _stability(summary: RecordedSummary | None) -> Table | None:
+    repeated = {one.name: one.stability for one in summary.programs if one.stability} if summary else {}
+    return stability_table(repeated) if repeated else None
+
+
+def _move_ids(comparison: Comparison) -> dict[str, Any]:
+    ids = {f"{one.before} {one.after}": one.ids for one in comparison.transitions}
+    return {"before": comparison.baseline, "after": comparison.name, "ids": ids}
 
 
 def _environment() -> "Environment":
@@ -163,7 +201,8 @@ def _prediction(prediction: RecordedPrediction, passages: dict[tuple[str, str, s
         hop.model_dump(mode="json", exclude={"hits", "filters"})
         | {
             "filters": json.dumps(hop.filters, ensure_ascii=False) if hop.filters else "",
-            "hits": [[hit.rank, hit.score, hit.passage_id] for hit in hop.hits],
+            "hits": [[hit.rank, hit.score, hit.passage_id] for hit in hop.hits[:_N_HITS]],
+            "n_hits": len(hop.hits),
         }
         for hop in prediction.hops
     ]

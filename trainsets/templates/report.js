@@ -5,7 +5,7 @@ const colors = JSON.parse(document.getElementById("colors").textContent);
 const rows = [...document.querySelectorAll("#rows > tr")];
 const fields = Object.fromEntries([...document.querySelectorAll("#filters [name]")].map((field) => [field.name, field]));
 const MOVE = ["before", "after", "from", "to"];
-let move = {};
+let move = {}, moved = null;
 
 function el(tag, attributes, ...children) {
   const node = document.createElement(tag);
@@ -82,7 +82,8 @@ function hopOf(hop, number, made, one) {
   const kept = new Set(hop.kept), judged = new Set(hop.judged);
   const hits = hop.hits.map(([rank, score, id]) => el("tr", {}, el("td", {}, `${rank}`), el("td", {}, score.toFixed(3)),
     el("td", {}, code(id), ...tags(id, one, made, judged), kept.has(id) ? "" : el("span", { class: "tag" }, "seen before"))));
-  box.append(hits.length ? el("details", {}, el("summary", {}, plural(hits.length, "hit")), el("table", {}, ...hits)) : el("p", { class: "quiet" }, "no hit"));
+  box.append(hits.length ? el("details", {}, el("summary", {}, plural(hop.n_hits, "hit")), el("table", {}, ...hits),
+    hop.n_hits > hits.length ? el("p", { class: "quiet" }, `and ${hop.n_hits - hits.length} further down`) : "") : el("p", { class: "quiet" }, "no hit"));
   return box;
 }
 
@@ -162,12 +163,19 @@ function matches(one, place) {
   if (kind.value && one.kind !== kind.value) return false;
   if (lang.value && one.lang !== lang.value) return false;
   if (differ.checked && new Set(outcomes).size < 2) return false;
-  if (move.before && !(one.runs[move.before]?.outcome === move.from && one.runs[move.after]?.outcome === move.to)) return false;
+  if (moved && !moved.has(one.id)) return false;
   return haystacks[place].includes(q.value.trim().toLowerCase());
+}
+
+function findMoved() {
+  if (!move.before) return null;
+  const pair = data.moves.find((one) => one.before === move.before && one.after === move.after);
+  return new Set(pair?.ids[`${move.from} ${move.to}`] ?? []);
 }
 
 function show() {
   let n = 0;
+  moved = findMoved();
   for (const row of rows) {
     const fits = matches(data.cases[row.dataset.case], Number(row.dataset.case));
     row.hidden = !fits;
