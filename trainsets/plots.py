@@ -63,7 +63,7 @@ def write_plots(folder: Path, out: Path) -> list[Path]:
             path = out / f"{name}.png"
             path.unlink(missing_ok=True)
             if figure is not None:
-                figure.savefig(path, dpi=150, bbox_inches="tight", metadata={"Software": None})
+                figure.savefig(path, dpi=150, metadata={"Software": None})
                 written.append(path)
     return written
 

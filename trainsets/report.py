@@ -53,7 +53,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     target = out or folder / REPORT
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".part")
-    # A lone surrogate, which JSON can spell and UTF-8 cannot, stays readable as its escape.
+    # The name of a folder or a file can hold bytes that are no UTF-8; they are shown as their escapes.
     partial.write_bytes(render_report(records, summary, folder.resolve().name).encode("utf-8", "backslashreplace"))
     os.replace(partial, target)
     return target
@@ -70,7 +70,7 @@ def render_report(records: Records, summary: RecordedSummary | None = None, titl
     script = _read_template("report.js")
     context = {
         "title": title,
-        "summary": summary,
+        "facts": _facts(records, summary),
         # The browser itself refuses every script but this one, whatever the texts hold.
         "script": script,
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -81,6 +81,21 @@ def render_report(records: Records, summary: RecordedSummary | None = None, titl
         "area": AREA,
     }
     return _environment().get_template("report.html").render(context | _figures(records, summary))
+
+
+def _facts(records: Records, summary: RecordedSummary | None) -> list[str]:
+    """Say what was evaluated, for the heading."""
+    n_cases = len({record.id for own in records.values() for record in own})
+    facts = [_count(n_cases, "case"), _count(len(records), "program")]
+    if summary:
+        split = f"{summary.cases or ''} ({summary.split})" if summary.split else summary.cases
+        grader = f"graded by {summary.grader}" if summary.grader else None
+        facts += [fact for fact in (summary.lm, grader, split, summary.created) if fact]
+    return facts
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def _figures(records: Records, summary: RecordedSummary | None) -> dict[str, Any]:
