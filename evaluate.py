@@ -104,9 +104,10 @@ class Evaluated:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate each program in turn, write records and summary, print tables, say whether it passed."""
+    """Evaluate each program in turn, write records, summary and report, print tables, say whether it passed."""
     from trainsets.evaluation import summarise
     from trainsets.records import read_baseline, write_summary
+    from trainsets.report import write_report
 
     cases = choose_cases(args)
     baseline = read_baseline(args.baseline) if args.baseline else None
@@ -118,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     comparisons = compare_all(evaluated, baseline, args.baseline)
     summaries = {one.spec: summarise(one.results) for one in evaluated}
     write_summary(args.out, describe_all(bench, evaluated, comparisons))
-    note(f"records: {args.out}/")
+    note(f"records: {args.out}/, to look at: {write_report(args.out)}")
     if args.json:
         sys.stdout.write(json.dumps({spec: asdict(one) for spec, one in summaries.items()}, indent=2) + "\n")
     else:
