@@ -97,7 +97,13 @@ def summarise_all(folder: Path, evaluated: Mapping[str, Sequence[CaseResult]], *
     scored = {name: scored_of(results) for name, results in evaluated.items()}
     programs = [{"name": name, "summary": asdict(summarise(own)), "stability": None} for name, own in evaluated.items()]
     comparisons = [asdict(compare_programs(name, scored[name], first, scored[first])) for name in others]
-    facts = {"lm": "openai/test", "cases": "sample", "split": "dev", "grader": None, "created": "2026-11-30T02:00:00Z"}
+    facts = {
+        "lm": "openai/test",
+        "cases": "sample",
+        "split": "dev",
+        "grader": None,
+        "created": "2026-11-30T02:00:00+00:00",
+    }
     write_summary(folder, facts | {"programs": programs, "comparisons": comparisons} | more)
 
 

@@ -180,6 +180,12 @@ def test_one_program_with_whatever_results_makes_a_report(tmp_path: Path, result
     assert "Transitions" not in page.text
 
 
+def test_a_few_cases_prove_nothing(tmp_path: Path) -> None:
+    page = report(tmp_path, {"naive": ladder()["naive"][:3], "agentic": ladder()["agentic"][:3]})
+    comparison = next(row for row in page.rows if row[1:2] == ["naive"])
+    assert [comparison[2], comparison[3], comparison[-1]] == ["+0.667", "–", "too few cases scored in both"]
+
+
 def test_programs_that_ran_other_cases_are_compared_on_those_they_share(tmp_path: Path) -> None:
     page = report(tmp_path, {"naive": ladder()["naive"], "agentic": ladder()["agentic"][:5]})
     assert page.row("case-9")[-1] == "not run"
@@ -195,7 +201,7 @@ def test_the_summary_names_programs_and_tells_of_the_evaluation(tmp_path: Path) 
     summarise_all(tmp_path, ours)
     page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
     assert page.data["programs"] == ["agentic", "naive"]
-    assert "12 cases · 2 programs · openai/test · sample (dev) · 2026-11-30T02:00:00Z" in page.text
+    assert "12 cases · 2 programs · openai/test · sample (dev) · 2026-11-30 02:00:00 UTC" in page.text
 
 
 def test_a_baseline_and_repeats_are_shown_from_the_summary(tmp_path: Path) -> None:

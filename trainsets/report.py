@@ -90,7 +90,8 @@ def _facts(records: Records, summary: RecordedSummary | None) -> list[str]:
     if summary:
         split = f"{summary.cases or ''} ({summary.split})" if summary.split else summary.cases
         grader = f"graded by {summary.grader}" if summary.grader else None
-        facts += [fact for fact in (summary.lm, grader, split, summary.created) if fact]
+        created = summary.created.replace("T", " ").replace("+00:00", " UTC")
+        facts += [fact for fact in (summary.lm, grader, split, created) if fact]
     return facts
 
 

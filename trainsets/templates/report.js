@@ -15,6 +15,7 @@ function el(tag, attributes, ...children) {
 }
 const words = (name) => name.replaceAll("_", " ");
 const text = (value, attributes = {}) => el("div", { class: "text", dir: "auto", ...attributes }, value);
+const apart = (value) => el("bdi", {}, value); // what is written right to left in it stays in it
 const code = (value) => el("code", { dir: "auto" }, value);
 const by = (who) => (who ? ` by ${who === "lm" ? "the LM" : who}` : "");
 const plural = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
@@ -29,12 +30,12 @@ function chip(outcome) {
 
 function detail(one) {
   const gold = one.answerable ? one.gold.join(" · ") || "(no short answer)" : "not answerable from the documents";
-  const evidence = one.gold_ids.length ? ` · evidence ${one.gold_ids.join(", ")}` : "";
+  const evidence = one.gold_ids.length ? [" · evidence ", apart(one.gold_ids.join(", "))] : [];
   const chosen = fields.program.value;
   const names = data.programs.filter((name) => one.runs[name] && (!chosen || name === chosen));
   return el("div", {},
     el("div", { class: "gold-line" },
-      text(one.question, { class: "text main" }), text(`gold: ${gold}${evidence}`, { class: "text quiet" })),
+      text(one.question, { class: "text main" }), el("div", { class: "text quiet" }, "gold: ", apart(gold), ...evidence)),
     el("div", { class: "runs" }, ...names.map((name) => run(name, one.runs[name], one))));
 }
 
@@ -60,7 +61,7 @@ function prediction(made, one) {
   if (made.question && made.question !== one.question) parts.push(text(`searched for: ${made.question}`, { class: "text quiet" }));
   if (made.error) parts.push(text(made.error, { class: "text error" }));
   parts.push(el("h5", {}, "Citations"), made.citations.length
-    ? el("ul", {}, ...made.citations.map((id) => el("li", {}, code(id), ` ${titles[id] ?? "(was not shown)"}`, ...tags(id, one))))
+    ? el("ul", {}, ...made.citations.map((id) => el("li", {}, code(id), " ", apart(titles[id] ?? "(was not shown)"), ...tags(id, one))))
     : el("p", { class: "facts" }, "none"));
   parts.push(el("h5", {}, plural(made.hops.length, "hop")), ...made.hops.map((hop, place) => hopOf(hop, place + 1, made, one)));
   const quotes = made.hops.flatMap((hop) => hop.quotes);
@@ -72,7 +73,7 @@ function prediction(made, one) {
 function hopOf(hop, number, made, one) {
   const box = el("div", { class: "hop" }, el("p", {}, el("b", {}, `${number}. ${hop.tool}`), by(hop.decided_by),
     el("span", { class: "quiet" }, ` · ${hop.seconds.toFixed(2)} s · `), code(hop.query)));
-  const line = (label, value) => value && box.append(el("p", {}, el("span", { class: "quiet" }, `${label}: `), el("bdi", {}, value)));
+  const line = (label, value) => value && box.append(el("p", {}, el("span", { class: "quiet" }, `${label}: `), apart(value)));
   line("goal", [hop.query, one.question, made.question].includes(hop.goal) ? "" : hop.goal);
   line("filters", hop.filters);
   line("verdict", hop.verdict && hop.verdict + by(hop.judged_by));
@@ -94,7 +95,7 @@ function tags(id, one, made = null, judged = new Set()) {
 }
 
 function passageOf(passage, number, quotes, made, one) {
-  const head = el("summary", {}, `[${number}] `, code(passage.id), ` ${passage.title}`, ...tags(passage.id, one, made));
+  const head = el("summary", {}, `[${number}] `, code(passage.id), " ", apart(passage.title), ...tags(passage.id, one, made));
   const box = el("details", { class: "passage" }, head, el("div", { class: "text", dir: "auto" }, ...marked(passage.text, quotes, one.gold)));
   box.open = made.citations.includes(passage.id);
   return box;
