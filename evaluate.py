@@ -4,9 +4,9 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from programs.rag import NaiveRAG
     from programs.retrieval import RetrievalOnly
     from trainsets.cases import Case
-    from trainsets.comparison import Comparison, Stability
-    from trainsets.records import Scored
-    from trainsets.results import CaseResult, Summary
+    from trainsets.comparison import Comparison
+    from trainsets.ladder import Rung
+    from trainsets.results import CaseResult
+
+GRADER_TOKENS = 1200  # room for an answer that is taken apart claim by claim
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -89,42 +91,32 @@ class Bench:
         return self.roles.label if self.roles else "retrieval only"
 
 
-@dataclass(frozen=True)
-class Evaluated:
-    """A program with what came of it; `repeats` holds the results of every run."""
-
-    name: str
-    spec: str
-    repeats: "list[list[CaseResult]]" = field(default_factory=list)
-
-    @property
-    def results(self) -> "list[CaseResult]":
-        """The results of the first run: what tables and comparisons are about."""
-        return self.repeats[0]
-
-
 def run(args: argparse.Namespace) -> int:
     """Evaluate each program in turn, write records, summary and report, print tables, say whether it passed."""
-    from trainsets.evaluation import summarise
+    from trainsets.comparison import check_same_set
+    from trainsets.ladder import compare_rungs, compare_with, find_failures
     from trainsets.records import read_baseline, write_summary
     from trainsets.report import write_report
 
     cases = choose_cases(args)
-    baseline = read_baseline(args.baseline) if args.baseline else None
+    baseline = read_baseline(args.baseline) if args.baseline else []
+    if baseline:
+        check_same_set(str(args.baseline), baseline, cases)
     tools = open_corpus(args)
     programs = {spec: choose_program(args, spec, tools) for spec in args.programs}
     bench = Bench(args, cases, tools, *choose_lms(args))
     args.out.mkdir(parents=True, exist_ok=True)
-    evaluated = [evaluate_one(bench, spec, name, programs[spec]) for spec, name in short_names(args.programs).items()]
-    comparisons = compare_all(evaluated, baseline, args.baseline)
-    summaries = {one.spec: summarise(one.results) for one in evaluated}
-    write_summary(args.out, describe_all(bench, evaluated, comparisons))
+    names = short_names(args.programs)
+    rungs = [climb(bench, spec, names[spec], program) for spec, program in programs.items()]
+    among = compare_rungs(rungs)
+    against = compare_with(rungs, str(args.baseline), baseline) if baseline else []
+    write_summary(args.out, describe(bench, rungs, [*among, *against]))
     note(f"records: {args.out}/, to look at: {write_report(args.out)}")
     if args.json:
-        sys.stdout.write(json.dumps({spec: asdict(one) for spec, one in summaries.items()}, indent=2) + "\n")
+        sys.stdout.write(json.dumps({one.spec: asdict(one.summary) for one in rungs}, indent=2) + "\n")
     else:
-        show(bench, evaluated, summaries, comparisons)
-    failures = list(find_failures(args, evaluated, comparisons))
+        show(bench, rungs, [*among, *against])
+    failures = list(find_failures(rungs, against, args.fail_under))
     for failure in failures:
         note(f"failed: {failure}")
     return 1 if failures else 0
@@ -145,7 +137,9 @@ def choose_cases(args: argparse.Namespace) -> "list[Case]":
     if args.retrieval_only:
         cases = to_retrieval_cases(cases)
         if not cases:
-            raise CaseError(f"{args.cases}: no case has gold_ids or qrels, so there is no search to measure")
+            raise CaseError(
+                f"{args.cases or 'sample set'}: no case has gold_ids or qrels, so there is no search to measure"
+            )
     cases = sample(cases, args.limit, args.seed) if args.limit else cases
     check_scorable(cases)
     return cases
@@ -162,9 +156,10 @@ def open_corpus(args: argparse.Namespace) -> "Tools":
     name = args.corpus.stem if args.corpus.stem != "corpus" else args.corpus.absolute().parent.name
     place = hashlib.sha256(str(args.corpus.resolve()).encode()).hexdigest()[:8]
     index = args.index or RUNS_DIR / "indexes" / f"{name}-{place}"
+    note(f"index: {index}, bringing it up to date with {args.corpus}")
     report = build_index(args.corpus, index, prune=args.index is None)
     state = "up to date" if report.unchanged else f"built in {report.seconds:.0f} s"
-    note(f"index: {index}, {report.manifest.n_documents} documents, {state}")
+    note(f"index: {report.manifest.n_documents} documents, {state}")
     return open_tools(index)
 
 
@@ -203,25 +198,21 @@ def choose_lms(args: argparse.Namespace) -> "tuple[Roles | None, MeteredLM | Non
     return roles, grader
 
 
-GRADER_TOKENS = 1200  # an answer is taken apart claim by claim
-
-
-def evaluate_one(bench: Bench, spec: str, name: str, program: "NaiveRAG | RetrievalOnly") -> Evaluated:
+def climb(bench: Bench, spec: str, name: str, program: "NaiveRAG | RetrievalOnly") -> "Rung":
     """Run one program over the cases, as often as asked for, tracked as one MLflow run."""
     from programs.tracking import track
-    from trainsets.evaluation import summarise
+    from trainsets.ladder import Rung
 
-    args, cases, tools = bench.args, bench.cases, bench.tools
-    one = Evaluated(name, spec)
-    title = f"evaluate {name} · {bench.label} · {len(cases)} cases"
-    with track(args.tracking_uri, args.experiment, title) as tracked:
+    args, n_cases = bench.args, len(bench.cases)
+    rung = Rung(name, spec)
+    with track(args.tracking_uri, args.experiment, f"evaluate {name} · {bench.label} · {n_cases} cases") as tracked:
         for number in range(1, args.repeat + 1):
             records = args.out / (f"{name}.jsonl" if number == 1 else f"{name}.repeat-{number}.jsonl")
-            one.repeats.append(run_once(bench, spec, program, records, number))
+            rung.repeats.append(run_once(bench, spec, program, records, number))
             tracked.log_files(records)
-        tracked.log_params({"program": name, "lm": bench.label, "n_cases": len(cases)} | tools.facts.model_dump())
-        tracked.log_summary("eval", summarise(one.results))
-    return one
+        tracked.log_params({"program": name, "lm": bench.label, "n_cases": n_cases} | bench.tools.facts.model_dump())
+        tracked.log_summary("eval", rung.summary)
+    return rung
 
 
 def run_once(
@@ -283,72 +274,11 @@ def settings_of(bench: Bench, spec: str, program: "NaiveRAG | RetrievalOnly") ->
     return describe_settings(described, lms, bench.grader, bench.tools.facts)
 
 
-def compare_all(
-    evaluated: Sequence[Evaluated], baseline: "Sequence[Scored] | None", path: Path | None
-) -> "list[Comparison]":
-    """Compare each further program with the first, then every program with the baseline.
-
-    Raises:
-        RecordError: The baseline is of another gold set.
-    """
-    from trainsets.comparison import compare_programs
-    from trainsets.records import scored_of
-
-    scored = {one.name: scored_of(one.results) for one in evaluated}
-    first, *others = scored
-    comparisons = [compare_programs(name, scored[name], first, scored[first]) for name in others]
-    if baseline is not None:
-        comparisons += [compare_programs(name, ours, str(path), baseline) for name, ours in scored.items()]
-    return comparisons
-
-
-def measure_repeats(evaluated: Sequence[Evaluated]) -> "dict[str, Stability]":
-    """Measure how alike the repeats of each program are, where there are any."""
-    from trainsets.comparison import measure_stability
-
-    return {one.name: measure_stability(one.repeats) for one in evaluated if len(one.repeats) > 1}
-
-
-def find_failures(
-    args: argparse.Namespace, evaluated: Sequence[Evaluated], comparisons: "Sequence[Comparison]"
-) -> Iterator[str]:
-    """Say why the command fails: too many errors, a score below the bar, worse than the baseline beyond chance."""
-    from trainsets.results import explain_errors, mean
-
-    for one in evaluated:
-        for number, results in enumerate(one.repeats, start=1):
-            if errors := explain_errors(one.name if number == 1 else f"{one.name}, repeat {number}", results):
-                yield f"{errors}; see {args.out}/"
-        score = mean(result.score for result in one.results)
-        if args.fail_under is not None and (score is None or score < args.fail_under):
-            shown = "no score" if score is None else f"score {score:.3f}"
-            yield f"{one.name}: {shown}, below --fail-under {args.fail_under:g}"
-    for each in comparisons:
-        if each.baseline == str(args.baseline) and each.is_regression and each.interval:
-            low, high = each.interval.low, each.interval.high
-            yield f"{each.name}: worse than {each.baseline}, {each.interval.value:+.3f} ({low:+.3f} … {high:+.3f})"
-
-
-def describe_all(bench: Bench, evaluated: Sequence[Evaluated], comparisons: "Sequence[Comparison]") -> dict[str, Any]:
+def describe(bench: Bench, rungs: "Sequence[Rung]", comparisons: "Sequence[Comparison]") -> dict[str, Any]:
     """Return what `summary.json` holds; the format is documented in `trainsets/records.py`."""
-    from trainsets.results import slice_results, summarise
-    from trainsets.stats import mean_interval
+    from trainsets.ladder import describe_rung
 
-    args, stabilities = bench.args, measure_repeats(evaluated)
-    programs = []
-    for one in evaluated:
-        scores = [result.score for result in one.results if result.score is not None]
-        programs.append(
-            {
-                "name": one.name,
-                "spec": one.spec,
-                "records": f"{one.name}.jsonl",
-                "summary": asdict(summarise(one.results)),
-                "score_interval": asdict(mean_interval(scores)) if scores else None,
-                "slices": [asdict(part) for part in slice_results(one.results)],
-                "stability": asdict(stabilities[one.name]) if one.name in stabilities else None,
-            }
-        )
+    args = bench.args
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "cases": args.cases or "sample",
@@ -358,34 +288,30 @@ def describe_all(bench: Bench, evaluated: Sequence[Evaluated], comparisons: "Seq
         "grader": bench.grader.label if bench.grader else None,
         "repeat": args.repeat,
         "index": bench.tools.facts.model_dump(),
-        "programs": programs,
+        "programs": [describe_rung(rung) for rung in rungs],
         "comparisons": [asdict(each) for each in comparisons],
     }
 
 
-def show(
-    bench: Bench,
-    evaluated: Sequence[Evaluated],
-    summaries: "Mapping[str, Summary]",
-    comparisons: "Sequence[Comparison]",
-) -> None:
+def show(bench: Bench, rungs: "Sequence[Rung]", comparisons: "Sequence[Comparison]") -> None:
     """Print the tables and what the comparisons say."""
     from trainsets import tables
     from trainsets.comparison import describe_comparison
-    from trainsets.results import slice_results
 
-    title = f"{len(bench.cases)} cases · {bench.label}"
+    title, summaries = f"{len(bench.cases)} cases · {bench.label}", {one.spec: one.summary for one in rungs}
     if bench.args.retrieval_only:
         show_table(title, *tables.retrieval_table(summaries))
     else:
         show_table(title, tables.COLUMNS, [tables.table_row(spec, one) for spec, one in summaries.items()])
-        show_table("", *tables.quality_table(summaries))
-    show_table("", *tables.outcome_table({one.name: summaries[one.spec] for one in evaluated}))
-    slices = {one.name: slice_results(one.results) for one in evaluated}
-    if any(slices.values()):
-        show_table("", *tables.slice_table(slices, comparisons))
-    if stabilities := measure_repeats(evaluated):
-        show_table("", *tables.stability_table(stabilities))
+        show_table("answers and evidence", *tables.quality_table(summaries))
+    show_table("what became of the cases", *tables.outcome_table({one.name: one.summary for one in rungs}))
+    if any(one.slices for one in rungs):
+        score = "evidence in the first 10 passages" if bench.args.retrieval_only else "score"
+        show_table(
+            f"{score} by kind and language", *tables.slice_table({one.name: one.slices for one in rungs}, comparisons)
+        )
+    if stabilities := {one.name: stability for one in rungs if (stability := one.stability)}:
+        show_table("how alike the repeats are", *tables.stability_table(stabilities))
     for each in comparisons:
         sys.stdout.write("".join(f"{line}\n" for line in describe_comparison(each)))
 

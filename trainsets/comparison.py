@@ -1,7 +1,8 @@
 """Two programs on the same cases: how much better, how sure, where, and which cases moved from which outcome."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from trainsets.normalize import fold
 from trainsets.outcomes import OutcomeName, count_transitions
@@ -84,7 +85,7 @@ def compare_programs(name: str, ours: Sequence[Scored], baseline: str, theirs: S
     Raises:
         RecordError: A case of one id asks two different questions, or no case stands in both.
     """
-    pairs = _pair(name, ours, baseline, theirs)
+    pairs = _pair(ours, baseline, theirs)
     both = [(old, new) for old, new in pairs if old.score is not None and new.score is not None]
     ids = {one.id for one in (*ours, *theirs)}
     return Comparison(
@@ -165,15 +166,33 @@ def _first_verdict(result: CaseResult) -> str | None:
     return next((hop.verdict for hop in hops if hop.verdict), None)
 
 
-def _pair(name: str, ours: Sequence[Scored], baseline: str, theirs: Sequence[Scored]) -> list[Pair]:
+class Asked(Protocol):
+    """A question with its id: a gold case, or what a record keeps of it."""
+
+    @property
+    def id(self) -> str: ...  # noqa: D102
+    @property
+    def question(self) -> str: ...  # noqa: D102
+
+
+def check_same_set(baseline: str, theirs: Iterable[Asked], ours: Iterable[Asked]) -> None:
+    """Refuse to compare what was asked different questions.
+
+    Raises:
+        RecordError: A case of one id asks two different questions, or no case stands in both.
+    """
+    known = {one.id: one.question for one in theirs}
+    shared = [one for one in ours if one.id in known]
+    if not shared:
+        raise RecordError(f"{baseline}: no case in common with these; expected records of the same gold set")
+    if odd := next((one for one in shared if one.question != known[one.id]), None):
+        raise RecordError(f"{baseline}: case {odd.id} asks something else; expected records of the same gold set")
+
+
+def _pair(ours: Sequence[Scored], baseline: str, theirs: Sequence[Scored]) -> list[Pair]:
+    check_same_set(baseline, theirs, ours)
     old = {one.id: one for one in theirs}
-    pairs = [(old[one.id], one) for one in ours if one.id in old]
-    odd = next((new for was, new in pairs if was.question != new.question), None)
-    if odd:
-        raise RecordError(f"{baseline}: case {odd.id} asks something else than in {name}; expected the same gold set")
-    if not pairs:
-        raise RecordError(f"{baseline}: no case in common with {name}; expected the same gold set")
-    return pairs
+    return [(old[one.id], one) for one in ours if one.id in old]
 
 
 def _difference(pairs: Sequence[Pair]) -> Interval:
