@@ -25,12 +25,13 @@ def test_the_front_holds_just_those_that_no_other_beats(pairs: list[tuple[int, i
     assert [places[name] for name in front] == sorted(places[name] for name in front)
 
 
-def test_cost_is_money_where_any_was_spent_and_tokens_elsewhere() -> None:
+def test_cost_is_money_where_any_was_spent_tokens_elsewhere_and_nothing_without_an_lm() -> None:
     free, paid = [point("naive", 0.5, 700)], [point("naive", 0.5, 700), point("agentic", 0.6, 900, usd=1.5)]
     assert trade_offs(free)[0].axis == "LM tokens per question"
     assert trade_offs(free)[0].places == {"naive": (700, 0.5)}
     assert trade_offs(paid)[0].axis == "US dollars per 1,000 questions"
     assert trade_offs(paid)[0].places == {"naive": (0.0, 0.5), "agentic": (1.5, 0.6)}
+    assert [trade.title for trade in trade_offs([point("dense", 0.5, tokens=0)])] == ["Score against latency"]
 
 
 def test_what_has_no_score_or_no_cost_is_left_out_and_said() -> None:

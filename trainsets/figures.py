@@ -15,8 +15,8 @@ MIN_FOR_INTERVAL = 8
 """Below so many cases a bootstrap interval is far too narrow (one case alone would have none), so none is given."""
 SLICED_BY: Mapping[str, Callable[[Record], str]] = {"kind": lambda one: one.kind, "language": lambda one: one.lang}
 
-# Both palettes can be told apart with any colour vision. The outcomes follow the pipeline: greens are right answers,
-# blues evidence that was not found, purples evidence that the loop lost, browns a wrong end.
+# Both are made of colours that differ for any colour vision, and a name or a number always stands beside a colour. The
+# outcomes follow the pipeline: green is right, blue evidence not found, purple lost in the loop, yellow a wrong end.
 # Source: Okabe and Ito 2008, Color Universal Design; Tol 2021, Colour Schemes (muted and light), SRON/EPS/TN/09-002.
 PROGRAM_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 OUTCOME_COLORS: Mapping[OutcomeName, str] = {

@@ -24,16 +24,15 @@ class TradeOff:
 
 
 def trade_offs(points: Sequence[Point]) -> list[TradeOff]:
-    """Set scores against cost (money where any was spent, else tokens) and against latency."""
-    if any(point.usd for point in points):
-        cost = ("US dollars per 1,000 questions", {point.name: point.usd for point in points})
-    else:
-        cost = ("LM tokens per question", {point.name: point.tokens for point in points})
+    """Set scores against cost (money where any was spent, else tokens; neither where no LM was asked) and latency."""
+    usd, tokens = {point.name: point.usd for point in points}, {point.name: point.tokens for point in points}
     seconds = {point.name: point.seconds for point in points if point.seconds is not None}
-    return [
-        TradeOff("Score against cost", cost[0], points, cost[1]),
-        TradeOff("Score against latency", "seconds per question, median (P50)", points, seconds),
-    ]
+    trades = [TradeOff("Score against latency", "seconds per question, median (P50)", points, seconds)]
+    if any(usd.values()):
+        trades.insert(0, TradeOff("Score against cost", "US dollars per 1,000 questions", points, usd))
+    elif any(tokens.values()):
+        trades.insert(0, TradeOff("Score against cost", "LM tokens per question", points, tokens))
+    return trades
 
 
 def pareto_front(costs_and_scores: Mapping[str, tuple[float, float]]) -> list[str]:
@@ -151,8 +150,8 @@ def _spread(places: Mapping[str, float]) -> dict[str, float]:
 
 
 def nice_ticks(top: float) -> list[float]:
-    """List four to six round numbers from 0 to at least `top`."""
-    if top <= 0:
+    """List three to six round numbers from 0 to at least `top`; 0 and 1 where `top` is as good as nothing."""
+    if top < 1e-9:
         return [0.0, 1.0]
     rough = top / 4
     unit = 10.0 ** math.floor(math.log10(rough))
