@@ -156,10 +156,16 @@ def open_corpus(args: argparse.Namespace) -> "Tools":
     name = args.corpus.stem if args.corpus.stem != "corpus" else args.corpus.absolute().parent.name
     place = hashlib.sha256(str(args.corpus.resolve()).encode()).hexdigest()[:8]
     index = args.index or RUNS_DIR / "indexes" / f"{name}-{place}"
-    note(f"index: {index}, bringing it up to date with {args.corpus}")
-    report = build_index(args.corpus, index, prune=args.index is None)
+    stages: set[str] = set()
+
+    def say(stage: str, done: int, total: int | None) -> None:
+        if stage not in stages:
+            note(f"index {index}: {stage}" + (f", {total}" if total else ""))
+        stages.add(stage)
+
+    report = build_index(args.corpus, index, prune=args.index is None, progress=say)
     state = "up to date" if report.unchanged else f"built in {report.seconds:.0f} s"
-    note(f"index: {report.manifest.n_documents} documents, {state}")
+    note(f"index {index}: {report.manifest.n_documents} documents, {state}")
     return open_tools(index)
 
 

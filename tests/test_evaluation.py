@@ -22,6 +22,7 @@ from trainsets.evaluation import (
     summarise,
 )
 from trainsets.metrics import NoGoldAnswerError
+from trainsets.records import Finished
 
 CASES = [numbered_case(number) for number in range(12)]
 UNSCORABLE = numbered_case(0, answer=(), gold_ids=())
@@ -290,9 +291,10 @@ def test_results_that_are_there_are_not_made_again_and_stand_in_their_place(tmp_
         return numbered_prediction(question)
 
     old = evaluate(program, tmp_path, CASES[:3])[1]
+    line = (tmp_path / "records.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[1]
     asked.clear()
     remarks: list[str] = []
-    results = evaluate(program, tmp_path, CASES[:3], earlier={"c1": old}, step=remarks.append)
+    results = evaluate(program, tmp_path, CASES[:3], earlier={"c1": Finished(old, line)}, step=remarks.append)
     assert asked == ["question 0", "question 2"]
     assert len(remarks) == 2
     assert [one.case.id for one in results] == [record["id"] for record in records_in(tmp_path)] == ["c0", "c1", "c2"]

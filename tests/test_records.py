@@ -10,6 +10,7 @@ from programs.meter import Usage
 from programs.record import from_json, make_prediction, to_json
 from trainsets.cases import Case
 from trainsets.records import (
+    Finished,
     RecordError,
     find_finished,
     key_of,
@@ -43,7 +44,7 @@ def lines_of(*results: CaseResult, settings: dict[str, Any] = SETTINGS) -> str:
     return "".join(to_line(one, key_of(one.case, settings), to_json) for one in results)
 
 
-def find(records: Path, cases: list[Case] = CASES, **settings: Any) -> tuple[dict[str, CaseResult], list[str]]:
+def find(records: Path, cases: list[Case] = CASES, **settings: Any) -> tuple[dict[str, Finished], list[str]]:
     told: list[str] = []
     keys = {case.id: key_of(case, SETTINGS | settings) for case in cases}
     return find_finished(records, keys, cases, from_json, told.append), told
@@ -58,7 +59,8 @@ def test_a_result_is_read_again_as_it_was_written(records: Path) -> None:
     written = result(CASES[0], rank=7, detail="d0", outcome="ranked_too_low", grading_error="ValueError: x")
     records.write_text(lines_of(written), encoding="utf-8")
     found, told = find(records)
-    read = found["c0"]
+    read = found["c0"].result
+    assert found["c0"].line == lines_of(written)
     assert replace(read, prediction=None) == replace(written, prediction=None)
     assert to_json(read.prediction) == to_json(written.prediction)
     assert read.prediction.usage.seconds == 1.5

@@ -18,7 +18,7 @@ from trainsets.metrics import case_scores
 from trainsets.outcomes import Outcome, attribute, find_ranks
 from trainsets.prediction import HopLike, PredictionLike
 from trainsets.ranking import gold_of
-from trainsets.records import Describe, part_of, to_line, write_whole
+from trainsets.records import Describe, Finished, part_of, to_line, write_whole
 from trainsets.results import CaseResult, Summary, running_remark, summarise
 from trainsets.tables import COLUMNS, table_row
 
@@ -81,7 +81,7 @@ def evaluate_program(
     timeout_s: float | None = None,
     scoring: Scoring | None = None,
     keys: Mapping[str, str] | None = None,
-    earlier: Mapping[str, CaseResult] | None = None,
+    earlier: Mapping[str, Finished] | None = None,
 ) -> list[CaseResult]:
     """Run a program over cases and write one record a case.
 
@@ -97,7 +97,7 @@ def evaluate_program(
         timeout_s: Seconds after which a case is given up.
         scoring: What is known beside the cases.
         keys: Case id to `records.key_of` its result, without which a record can't be taken again.
-        earlier: Case id to a result that is there already, see `records.find_finished`; these are not run.
+        earlier: Case id to what is there already, see `records.find_finished`; these are not run.
 
     Returns:
         The results in the order of `cases`.
@@ -107,25 +107,22 @@ def evaluate_program(
         EvaluationError: The program raised on every case; the records are written.
     """
     check_scorable(cases)
-    results = dict(earlier or {})
+    done = dict(earlier or {})
     records.parent.mkdir(parents=True, exist_ok=True)
     part = part_of(records)
-
-    def line_of(result: CaseResult) -> str:
-        return to_line(result, (keys or {}).get(result.case.id, ""), describe)
-
-    write_whole(part, "".join(map(line_of, results.values())))
-    left = [case for case in cases if case.id not in results]
+    write_whole(part, "".join(one.line for one in done.values()))
+    left = [case for case in cases if case.id not in done]
     made = run_cases(program, left, n_threads=n_threads, timeout_s=timeout_s, scoring=scoring)
     with part.open("a", encoding="utf-8") as out, closing(made):
         for result in made:
-            results[result.case.id] = result
-            out.write(line_of(result))
+            line = to_line(result, (keys or {}).get(result.case.id, ""), describe)
+            done[result.case.id] = Finished(result, line)
+            out.write(line)
             out.flush()
-            step(running_remark(results.values()))
-    ordered = [results[case.id] for case in cases]
-    write_whole(records, "".join(map(line_of, ordered)))
+            step(running_remark(one.result for one in done.values()))
+    write_whole(records, "".join(done[case.id].line for case in cases))
     part.unlink()
+    ordered = [done[case.id].result for case in cases]
     if all(result.prediction is None for result in ordered):
         raise EvaluationError(f"no case could be run, the first because of {ordered[0].error}; see {records}")
     return ordered
@@ -146,7 +143,7 @@ def run_cases(
     not yet begun are dropped, and those at work are not waited for; they, as those that timed out, make no further
     LM call.
     """
-    finished: Finished = SimpleQueue()
+    finished: Queue = SimpleQueue()
     waiting, running = deque(cases), set[_Attempt]()
     try:
         while waiting or running:
@@ -171,7 +168,7 @@ def run_cases(
 class _Attempt(threading.Thread):
     """One case at work. A thread can't be stopped, so one that is given up is left alone: nothing waits for it."""
 
-    def __init__(self, program: Program, case: Case, scoring: Scoring, finished: "Finished") -> None:
+    def __init__(self, program: Program, case: Case, scoring: Scoring, finished: "Queue") -> None:
         super().__init__(name=f"case {case.id}", daemon=True)
         self.case = case
         self.is_given_up = threading.Event()
@@ -196,7 +193,7 @@ class _Attempt(threading.Thread):
 
 
 Ready = tuple[_Attempt, CaseResult | BaseException]
-Finished = SimpleQueue[Ready]
+Queue = SimpleQueue[Ready]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +207,7 @@ class _Either:
         return self.own.is_set() or (self.outer is not None and self.outer.is_set())
 
 
-def _wait(finished: Finished, running: Iterable[_Attempt], timeout_s: float | None) -> list[Ready]:
+def _wait(finished: Queue, running: Iterable[_Attempt], timeout_s: float | None) -> list[Ready]:
     """Wait for attempts to end, and give up those whose time is over."""
     oldest = min(attempt.began for attempt in running)
     patience = None if timeout_s is None else max(0.0, oldest + timeout_s - time.monotonic())

@@ -66,6 +66,14 @@ class Scored:
     score: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A result that an earlier run left behind, and its record as it was written."""
+
+    result: CaseResult
+    line: str
+
+
 def key_of(case: Case, settings: Mapping[str, Any]) -> str:
     """Digest all that a result depends on: the case, and `settings`, plain data (program, LM, index, grader, …)."""
     made_of = json.dumps([FORMAT, case.model_dump(mode="json"), settings], sort_keys=True, ensure_ascii=False)
@@ -118,7 +126,7 @@ def part_of(records: Path) -> Path:
 
 def find_finished(
     records: Path, keys: Mapping[str, str], cases: Iterable[Case], revive: Revive, warn: Callable[[str], None]
-) -> dict[str, CaseResult]:
+) -> dict[str, Finished]:
     """Read the results that an earlier, perhaps killed run of the same command left behind.
 
     Cases that errored are not among them: they are tried again. A line that a kill tore is dropped and told.
@@ -134,15 +142,15 @@ def find_finished(
         RecordError: A line before the last one is broken.
     """
     wanted = {case.id: case for case in cases}
-    found: dict[str, CaseResult] = {}
+    found: dict[str, Finished] = {}
     for path in (part_of(records), records):
         n_other = 0
-        for record in _read_records(path, warn) if path.is_file() else ():
+        for line, record in _read_records(path, warn) if path.is_file() else ():
             case = wanted.get(record["id"])
             if case is None or record.get("key") != keys[case.id]:
                 n_other += 1
             elif record["error"] is None:
-                found.setdefault(case.id, to_result(record, case, revive))
+                found.setdefault(case.id, Finished(to_result(record, case, revive), line))
         if n_other and path != records:
             warn(f"{path}: {n_other} unfinished records of other settings are replaced")
     return found
@@ -157,7 +165,7 @@ def read_baseline(path: Path) -> list[Scored]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file, expected the records of an evaluation (<out>/<program>.jsonl)")
-    scored = [_to_scored(path, number, record) for number, record in enumerate(_read_records(path), start=1)]
+    scored = [_to_scored(path, number, record) for number, (_, record) in enumerate(_read_records(path), start=1)]
     if not scored:
         raise RecordError(f"{path}: no records in it, expected the records of an evaluation")
     return scored
@@ -193,13 +201,15 @@ def _to_scored(path: Path, number: int, record: Mapping[str, Any]) -> Scored:
         raise RecordError(f"{path}:{number}: not a record of an evaluation ({error})") from None
 
 
-def _read_records(path: Path, warn_of_torn: Callable[[str], None] | None = None) -> Iterator[dict[str, Any]]:
-    """Read records; given `warn_of_torn`, a broken last line is told and dropped."""
+def _read_records(
+    path: Path, warn_of_torn: Callable[[str], None] | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Read the lines of a file with their records; given `warn_of_torn`, a broken last line is told and dropped."""
     lines = path.read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
         record = _parse(line)
         if record is not None:
-            yield record
+            yield line.decode(), record
         elif warn_of_torn and number == len(lines):
             warn_of_torn(f"{path}: the last line is torn and left out; its case runs again")
         else:
