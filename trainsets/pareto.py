@@ -73,7 +73,7 @@ class Area:
 
 
 AREA = Area()
-_LABEL_GAP = 15.0
+_LABEL_GAP, _LOWEST_LABEL = 15.0, 285.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +141,14 @@ def _steps(places: Sequence[tuple[float, float]]) -> str:
 
 
 def _spread(places: Mapping[str, float]) -> dict[str, float]:
-    """Move labels apart that would stand on one another, each at most as far down as it must."""
+    """Move labels apart that would stand on one another: down, and up again where they would leave the picture."""
+    names = sorted(places, key=places.__getitem__)
     spread: dict[str, float] = {}
-    last = -math.inf
-    for name in sorted(places, key=places.__getitem__):
-        last = spread[name] = max(places[name], last + _LABEL_GAP)
+    above, below = -math.inf, _LOWEST_LABEL + _LABEL_GAP
+    for name in names:
+        above = spread[name] = max(places[name], above + _LABEL_GAP)
+    for name in reversed(names):
+        below = spread[name] = min(spread[name], below - _LABEL_GAP)
     return spread
 
 
