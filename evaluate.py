@@ -54,12 +54,20 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--case-timeout", type=seconds, metavar="SECONDS", help="give a case up after so long")
     parser.add_argument("--out", type=Path, default=RUNS_DIR / "evaluation", metavar="DIR", help="where records go")
     parser.add_argument("--restart", action="store_true", help="run all cases again, also those with a record")
-    parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="run every case N times past the cache")
+    parser.add_argument(
+        "--repeat",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="run every case N times, from the second on past the LM cache",
+    )
     parser.add_argument("--grader-lm", metavar="LM", help="grade faithfulness and relevancy with this LM too")
     parser.add_argument(
         "--retrieval-only", action="store_true", help="measure searches without an LM; PROGRAM: dense, keyword, hybrid"
     )
-    parser.add_argument("--baseline", type=Path, metavar="FILE", help="records of an earlier evaluation; worse fails")
+    parser.add_argument(
+        "--baseline", type=Path, metavar="FILE", help="records of an earlier evaluation; fail if worse beyond chance"
+    )
     parser.add_argument("--fail-under", type=float, metavar="X", help="fail if the score of a program is below X")
     parser.add_argument("--json", action="store_true", help="print the summaries as JSON")
     add_lm_flags(parser)

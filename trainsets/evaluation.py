@@ -174,13 +174,13 @@ class _Attempt(threading.Thread):
         self.is_given_up = threading.Event()
         self.began = time.monotonic()
         self._arguments = (program, case, scoring)
-        self._context = copy_context()
+        self._settings = copy_context()
         self._finished = finished
 
     def run(self) -> None:
         result: CaseResult | BaseException
         try:
-            result = self._context.run(self._run_case)
+            result = self._settings.run(self._run_case)
         except BaseException as error:  # noqa: BLE001 - raised again where the results are waited for
             result = error
         self._finished.put((self, result))

@@ -1,6 +1,7 @@
 """The rows of the tables that evaluations print; a dash where there is nothing to measure."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from trainsets.comparison import Comparison, Stability
 from trainsets.outcomes import OUTCOMES
@@ -38,11 +39,11 @@ _QUALITY = {
     "F1": "token_f1",
     "cite P": "citation_precision",
     "cite R": "citation_recall",
-    "context P": "context_precision",
-    "context R": "context_recall",
-    "faithful": "faithfulness",
+    "ctx P": "context_precision",
+    "ctx R": "context_recall",
+    "faith": "faithfulness",
 }
-_GRADED = {"graded faithful": "graded_faithfulness", "relevancy": "graded_relevancy"}
+_GRADED = {"LM faith": "graded_faithfulness", "relevant": "graded_relevancy"}
 _RETRIEVAL = {
     "recall@1": "recall_at_1",
     "recall@5": "recall_at_5",
@@ -57,7 +58,7 @@ _RETRIEVAL = {
 def quality_table(summaries: Mapping[str, Summary]) -> Table:
     """Lay out what the main table has no room for: words of the answer, citations, context, faithfulness, cost.
 
-    `faithful` is by rules; what a grader says stands beside it where there was one.
+    `faith` is by rules; `LM faith` and `relevant` are by a grader, where there was one.
     """
     graded = any(name in one.scores for one in summaries.values() for name in _GRADED.values())
     metrics = _QUALITY | (_GRADED if graded else {})
@@ -110,7 +111,7 @@ def slice_table(slices: Mapping[str, Sequence[Slice]], comparisons: Sequence[Com
         )
         for by, value, n in groups
     ]
-    return ("slice", "n", *names, *(f"{one.name} − {one.baseline}" for one in comparisons)), rows
+    return ("slice", "n", *names, *(f"{one.name} − {Path(one.baseline).name}" for one in comparisons)), rows
 
 
 def stability_table(stabilities: Mapping[str, Stability]) -> Table:
