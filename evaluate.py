@@ -18,6 +18,7 @@ from programs.cli import (
     add_case_flags,
     add_index_flag,
     add_lm_flags,
+    add_tool_flags,
     add_tracking_flags,
     note,
     positive,
@@ -46,6 +47,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("programs", nargs="+", metavar="PROGRAM", help="naive, hybrid, agentic, or an export folder")
     add_index_flag(parser)
     parser.set_defaults(index=None)
+    add_tool_flags(parser)
     parser.add_argument("--corpus", type=Path, metavar="PATH", help="build the index of this corpus first")
     add_case_flags(parser)
     parser.add_argument("--split", help="train, dev or test of a folder or hub set (dev for the sample set)")
@@ -158,7 +160,7 @@ def open_corpus(args: argparse.Namespace) -> "Tools":
     from programs.load import open_tools
 
     if args.corpus is None:
-        return open_tools(args.index or INDEX_DIR)
+        return open_tools(args.index or INDEX_DIR, args.database, args.tools)
     from retrievers import build_index
 
     name = args.corpus.stem if args.corpus.stem != "corpus" else args.corpus.absolute().parent.name
@@ -174,7 +176,7 @@ def open_corpus(args: argparse.Namespace) -> "Tools":
     report = build_index(args.corpus, index, prune=args.index is None, progress=say)
     state = "up to date" if report.unchanged else f"built in {report.seconds:.0f} s"
     note(f"index {index}: {report.manifest.n_documents} documents, {state}")
-    return open_tools(index)
+    return open_tools(index, args.database, args.tools)
 
 
 def choose_program(args: argparse.Namespace, spec: str, tools: "Tools") -> "NaiveRAG | RetrievalOnly":
