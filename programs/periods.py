@@ -195,12 +195,13 @@ _FORMS = (
     _form(rf"\b(?:last|past|previous|recent) {_COUNT} (?P<unit>day|week|month|year)s\b", _recent),
     _form(rf"(?:最近|近|过去|这)的?\s*{_COUNT_ZH}\s*(?P<unit>天|日|周|星期|个月|年)", _recent),
     _form(r"\b(?P<which>last|previous|past|this|current|next) (?P<unit>day|week|month|quarter|half|year)\b", _relative),
-    _form(r"(?P<which>上一个|上个|上一|上|本|这个|这|当|下个|下)\s*(?P<unit>季度|半年|月|周|星期)(?!游)", _relative_zh),
+    _form(r"(?P<which>上一个|上个|上一|上|本|这个|这|当|下个|下)\s*(?P<unit>季度|月|周|星期)", _relative_zh),
+    _form(r"(?P<half>[上下])半年", lambda parts, today: _half({**parts, "year": str(today.year)}, today)),
     _form(r"(?P<which>去|前|今|明|本)(?P<unit>年)", _relative_zh),
     _form(r"\b(?P<named>yesterday|today)\b|(?P<named_zh>昨[天日]|今[天日])", lambda parts, today: _named_day(
         {"named": parts["named"] or parts["named_zh"]}, today
     )),
     _form(r"(?<![\d年月.-])(?P<month>1[0-2]|[1-9])\s*月(?!\d)", _latest_month),
     _form(rf"\b(?:in|during|since|before|after|until|of|last) {_MONTH}\b(?! \d)", _latest_month),
-    _form(rf"(?<![\d.,-]){_YEAR}\s*(?:年|(?![\d.,-]*\d))", _whole_year),
+    _form(rf"(?<![\d.,-]){_YEAR}\s*(?:年|(?![\d.,-]*\d|[a-z]))", _whole_year),
 )  # fmt: skip

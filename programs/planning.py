@@ -14,7 +14,7 @@ from signatures import SearchStep
 MAX_STEPS = 3
 _NEEDED = re.compile(r"\{(\d+)\}")
 _VAGUE = re.compile(
-    r"^(?!.*\b(?:is|was|will|does|did) it\b(?! (?:cost|last|weigh)))(and |so |but )?"
+    r"^(?!.*\b(?:(?:is|was|will) it\b|(?:does|did) it (?:take|matter|rain)))(and |so |but )?"
     r"(what|how|when|where|which|who|why|can|does|do|did|is|are|was|were)\b.*"
     r"\b(it|its|they|them|that one|this one|those|these|this thing)\b|"
     r"^(它们?|这个|那个|这款|那款|这种|那种|该产品|该型号|这东西)(的|是|要|能|有|多|怎|可|在|会|支|坏|多久|多少)",

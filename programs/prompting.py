@@ -65,7 +65,7 @@ def _cut(text: str, chars: int) -> str:
 
 def format_conversation(history: Sequence[Mapping[str, str]]) -> str:
     """Return the last turns of a conversation, bounded, one a line."""
-    return "\n".join(f"{turn['role']}: {_cut(turn['text'], _TURN_CHARS)}" for turn in history[-_TURNS:])
+    return rules.repair("\n".join(f"{turn['role']}: {_cut(turn['text'], _TURN_CHARS)}" for turn in history[-_TURNS:]))
 
 
 def ask_back(question: str, choices: Mapping[str, Sequence[str]]) -> str:

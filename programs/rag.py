@@ -73,7 +73,7 @@ class NaiveRAG(dspy.Module):
             return _abstain(run, stop_reason, verdict)
         passages = format_passages(context, run.question, run.bounds)
         output, error = _predict(self.answer, passages=passages, question=run.question)
-        if output and rules.is_in_other_language(run.question, str(output.answer)):
+        if output and rules.is_in_other_language(run.question, str(output.answer)) and run.affords(1):
             again, _ = _predict(self.answer, passages=passages, question=run.question + IN_CHINESE)
             output = again if again and rules.is_chinese(str(again.answer)) else output
         answer = str(output.answer).strip() if output else ""

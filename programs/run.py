@@ -9,7 +9,7 @@ from typing import Any, Literal
 from programs.meter import Meter
 from programs.planning import Step
 from programs.record import Hop, StopReason
-from programs.rules import fold, numbers
+from programs.rules import fold, numbers, repair
 from programs.tools import Attempt
 from retrievers.filters import FilterError
 from retrievers.records import Hit, Retriever
@@ -52,7 +52,7 @@ class Run:
 
     def __init__(self, question: str, retrievers: Mapping[str, Retriever], bounds: Bounds) -> None:
         """Start the clock."""
-        self.question = question
+        self.question = repair(question)
         self.bounds = bounds
         self.meter = Meter()
         self.hops: list[Hop] = []

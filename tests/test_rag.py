@@ -149,7 +149,6 @@ def test_a_plan_has_three_searches_at_most_and_none_without_a_query(tools: Tools
     [
         UNREADABLE,
         {"steps": []},
-        {"steps": [{"tool": "web", "query": "x"}]},
         {"steps": [{"tool": "dense", "query": " "}]},
     ],
 )
