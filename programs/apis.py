@@ -117,9 +117,8 @@ class ApiTool(BaseModel):
         required = [(name, one) for name, one in self.parameters.items() if one.required]
         if len(required) != 1 or not required[0][1].pattern or required[0][1].type != "string":
             return None
-        found = set(
-            re.findall(rf"(?<![A-Za-z0-9_-])(?:{_without_groups(required[0][1].pattern)})(?![A-Za-z0-9_-])", question)
-        )
+        pattern = _without_groups(required[0][1].pattern)
+        found = set(re.findall(rf"(?<![A-Za-z0-9_-])(?:{pattern})(?![A-Za-z0-9_-])", question))
         return {required[0][0]: found.pop()} if len(found) == 1 else None
 
     def call(self, arguments: Mapping[str, Any]) -> Hit:

@@ -20,6 +20,18 @@ _VAGUE = re.compile(
     r"^(它们?|这个|那个|这款|那款|这种|那种|该产品|该型号|这东西)(的|是|要|能|有|多|怎|可|在|会|支|坏|多久|多少)",
     re.IGNORECASE,
 )
+_POINTS_BACK = re.compile(
+    r"^(and|or|but|so|then|also|what about|how about|same)\b|"
+    r"\b(it|its|itself|they|them|their|theirs|that|this|those|these|one|ones|there|then|he|she|him|her|his|hers|same|other|"
+    r"others|another|else|too|instead|such|former|latter|mentioned|above|again|both|more)\b",
+    re.IGNORECASE,
+)
+_POINTS_BACK_ZH = re.compile(
+    r"[它他她其该此]|[这那](?!么)|呢(?=[，,？?\s]|$)|的话|^(还有|另外|那么|然后|以及|要是|如果|假如|万一|换成|改成)|"
+    r"上述|上面|前面|刚才|刚刚|同样|一样|前者|后者|也[是有要能]"
+)
+_WHOLE_WORDS = 5
+_WHOLE_CHARACTERS = 10
 _VAGUE_WORDS = 9
 _VAGUE_CHARACTERS = 14
 _CHOICE_KEYS = ("product", "model", "device", "region", "site", "customer", "department", "team", "category")
@@ -45,6 +57,16 @@ class Step:
         """Put results in the place of their numbers; a number without a result falls away."""
         query = _NEEDED.sub(lambda match: found.get(int(match.group(1)), ""), self.query)
         return replace(self, query=" ".join(query.split()), goal=self.goal or self.query)
+
+
+def stands_alone(question: str) -> bool:
+    """Tell whether a question can be understood without the conversation before it: nothing in it points back.
+
+    What is not surely whole counts as a follow-up: condensing it costs a call, missing what it means costs the answer.
+    """
+    if rules.is_chinese(question):
+        return len(question) >= _WHOLE_CHARACTERS and not _POINTS_BACK_ZH.search(question)
+    return len(question.split()) >= _WHOLE_WORDS and not _POINTS_BACK.search(question)
 
 
 def plan_by_rule(question: str, toolbox: Toolbox, today: date) -> list[Step] | None:

@@ -9,7 +9,7 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from programs import rules
-from programs.planning import Step, find_choices, plan_by_rule, read_plan, split_waves
+from programs.planning import Step, find_choices, plan_by_rule, read_plan, split_waves, stands_alone
 from programs.prompting import (
     IN_CHINESE,
     SMALL_TALK,
@@ -130,7 +130,7 @@ class AgenticRAG(NaiveRAG):
             return self._answer(run, evidence.passages, "sufficient", evidence.verdict)
 
     def _standalone(self, run: Run, history: Sequence[Turn]) -> str:
-        if not history or not run.affords_preparation():
+        if not history or stands_alone(run.question) or not run.affords_preparation():
             return run.question
         conversation = format_conversation(history)
         output, _ = _decide(self.condense, conversation=conversation, question=run.question)

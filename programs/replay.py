@@ -66,6 +66,10 @@ def tell(record: Record) -> list[str]:
     lines += ["", f"{'Abstained' if record.get('abstained') else 'Answer'}: {record['answer']}"]
     titles = {one["passage_id"]: one.get("title", "") for one in record.get("context") or []}
     lines += [f"  cites {one}  {titles.get(one, '')}".rstrip() for one in record.get("citations") or []]
+    if check := record.get("check"):
+        lines.append(
+            f"  checked by {check['by']}: {check['outcome']}" + f" ({check['reason']})" * bool(check["reason"])
+        )
     lines += [f"  ({record['error']})"] if record.get("error") else []
     return [*lines, "", *tell_costs(record)]
 

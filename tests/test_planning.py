@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from programs.narrowing import Fields
-from programs.planning import MAX_STEPS, Step, find_choices, plan_by_rule, read_plan, split_waves
+from programs.planning import MAX_STEPS, Step, find_choices, plan_by_rule, read_plan, split_waves, stands_alone
 from programs.tools import NO_TOOLS, Toolbox
 from signatures import SearchStep
 from trainsets.cases import load_sample
@@ -71,6 +71,20 @@ def test_every_step_is_taken_once(queries: list[str]) -> None:
         for place in wave:
             earlier = {one for before in waves[:number] for one in before}
             assert {need - 1 for need in steps[place].needs if 0 < need <= place} <= earlier
+
+
+def test_every_follow_up_of_the_sample_is_told_and_most_whole_questions_are_left_alone() -> None:
+    cases = [case for split in ("train", "dev", "test") for case in load_sample(split) if case.kind != "chitchat"]
+    assert [case.question for case in cases if case.history and stands_alone(case.question)] == []
+    whole = [stands_alone(case.question) for case in cases if not case.history]
+    assert sum(whole) / len(whole) > 0.7
+
+
+@pytest.mark.parametrize(
+    "question", ["And the B2?", "那华东区呢？", "How long is that?", "要是没买保价，最多赔多少？", "price?"]
+)
+def test_what_points_back_does_not_stand_alone(question: str) -> None:
+    assert not stands_alone(question)
 
 
 @pytest.mark.parametrize(

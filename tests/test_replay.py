@@ -86,6 +86,12 @@ def test_a_case_of_an_evaluation_is_told_by_its_id(tmp_path: Path, capsys: pytes
     assert "no case 'three' here; there are one, two, bad" in capsys.readouterr().err
 
 
+def test_the_check_of_an_answer_is_told() -> None:
+    check = {"outcome": "doubtful", "reason": "30 stands in no passage", "by": "rule", "probability": None}
+    assert "  checked by rule: doubtful (30 stands in no passage)" in tell(record(check=check))
+    assert "  checked by lm: holds" in tell(record(check=check | {"outcome": "holds", "by": "lm", "reason": ""}))
+
+
 def test_an_abstention_and_an_error_are_told() -> None:
     lines = tell(record(abstained=True, answer="Not there.", error="unreadable LM output", citations=[], hops=[]))
     assert "Abstained: Not there." in lines
