@@ -160,12 +160,14 @@ class AgenticRAG(NaiveRAG):
         """Read the short answer to an earlier step from what it found, so that a later step can ask on from it."""
         if not 1 <= number <= len(steps):
             return ""
-        asked = steps[number - 1]
-        hits = next((hop.hits for hop in run.hops if asked.query in (hop.goal, hop.query)), ())[: run.bounds.n_passages]
-        if not hits or not run.affords_preparation():
-            return hits[0].passage.title if hits else ""
-        passages = format_passages(hits, asked.query, run.bounds)
-        output, _ = _decide(self.answer, passages=passages, question=asked.query)
+        hop = next((hop for hop in run.hops if steps[number - 1].query in (hop.goal, hop.query) and hop.hits), None)
+        if hop is None:
+            return ""
+        hits = hop.hits[: run.bounds.n_passages]
+        if not run.affords_preparation():
+            return hits[0].passage.title
+        passages = format_passages(hits, hop.query, run.bounds)
+        output, _ = _decide(self.answer, passages=passages, question=hop.query)
         return str(output.answer).strip()[:_FILLED_CHARS] if output else hits[0].passage.title
 
     def _use_tool(self, run: Run, step: Step) -> list[Attempt]:
