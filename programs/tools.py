@@ -50,6 +50,15 @@ class Toolbox:
         """Share the toolbox: DSPy's optimizers deep-copy programs."""
         return self
 
+    def identify(self) -> dict[str, Any]:
+        """Describe the tools as plain data: the tables with their columns, the HTTP tools; no secrets."""
+        tables = [
+            [one.database.dialect, schema.source, schema.name, list(map(list, schema.columns))]
+            for one in self.tables
+            for schema in one.database.schemas()
+        ]
+        return {"tables": tables, "apis": [tool.model_dump(mode="json") for tool in self.apis.values()]}
+
     def choose_tables(self, question: str) -> tuple[Database, tuple[TableView, ...]] | None:
         """Return the tables for a question that adds up, counts or compares; None where none is about it."""
         if not _AGGREGATE.search(question):

@@ -29,6 +29,9 @@ def test_a_toolbox_holds_the_tables_of_the_index_then_the_users(tmp_path: Path) 
     assert chosen is not None
     assert chosen[0] is users.database
     assert copy.deepcopy(toolbox) is toolbox
+    columns = [["name", "TEXT"], ["site", "TEXT"]]
+    assert toolbox.identify()["tables"][1] == ["SQLite", "staff.db", "staff", columns]
+    assert str(tmp_path) not in str(toolbox.identify())
 
 
 def test_an_index_without_tables_has_no_sql(tools: Tools) -> None:
