@@ -24,8 +24,7 @@ class Bounds:
     """What a run may spend, all of it enforced in code.
 
     `max_rounds` counts searches after which evidence is judged, but not what stands aside: the same search filtered, a
-    call that failed. `n_passages` of at most `passage_chars` characters are
-    shown to an LM at once.
+    call that failed. `n_passages` of at most `passage_chars` characters are shown to an LM at once.
     """
 
     max_rounds: int = 3
