@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="evaluate.py", description=__doc__)
-    parser.add_argument("programs", nargs="+", metavar="PROGRAM", help="naive, hybrid, agentic, or an export folder")
+    parser.add_argument(
+        "programs", nargs="+", metavar="PROGRAM", help="naive, hybrid, agentic, an export folder or models:/NAME@ALIAS"
+    )
     add_index_flag(parser)
     add_case_flags(parser)
     parser.add_argument("--split", help="train, dev or test of a folder or hub set (dev for the sample set)")
@@ -44,10 +46,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate each program in turn, write its records, print the table."""
+    from programs.export import name_of
     from programs.lms import bind, check
     from programs.load import load_program, open_tools
     from programs.record import to_json
-    from programs.tracking import track
+    from programs.tracking import experiment_name, track
     from trainsets.cases import load_cases, load_sample, sample
     from trainsets.evaluation import COLUMNS, check_scorable, evaluate_program, summarise, table_row
 
@@ -55,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     cases = sample(cases, args.limit, args.seed) if args.limit else cases
     check_scorable(cases)
     tools = open_tools(args.index)
-    programs = {spec: load_program(spec, tools) for spec in args.programs}
+    programs = {spec: load_program(spec, tools, tracking_uri=args.tracking_uri) for spec in args.programs}
     names = short_names(args.programs)
     roles = roles_from(args)
     check(roles.decision, roles.answer)
@@ -64,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
     for spec, program in programs.items():
         records = args.out / f"{names[spec]}.jsonl"
         name = f"evaluate {names[spec]} · {roles.label} · {len(cases)} cases"
-        with track(args.tracking_uri, args.experiment, name) as tracked:
+        experiment = args.experiment or experiment_name(name_of(program), args.cases)
+        with track(args.tracking_uri, experiment, name, keep=records) as tracked:
             with bind(roles), progress(spec, len(cases)) as step:
                 results = evaluate_program(
                     program, cases, records=records, describe=to_json, step=step, n_threads=args.threads
@@ -72,8 +76,8 @@ def run(args: argparse.Namespace) -> int:
             summaries[spec] = summarise(results)
             facts = {"program": names[spec], "lm": roles.label, "n_cases": len(cases)}
             tracked.log_params(facts | tools.facts.model_dump())
-            tracked.log_summary("eval", summaries[spec])
-            tracked.log_files(records)
+            tracked.log_data({"eval": cases}, tools.facts, args.cases)
+            tracked.log_evaluation("eval", results, summarise, records, {"program": names[spec]})
     note(f"records: {args.out}/")
     if args.json:
         sys.stdout.write(json.dumps({spec: asdict(one) for spec, one in summaries.items()}, indent=2) + "\n")

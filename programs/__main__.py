@@ -1,4 +1,4 @@
-"""Ask a program: `python -m programs ask "…" --program EXPORT --index DIR`."""
+"""Ask a program, and look after its versions: `python -m programs ask "…" --program EXPORT --index DIR`."""
 
 import argparse
 import json
@@ -6,7 +6,17 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from programs.cli import UsageError, add_index_flag, add_lm_flags, note, roles_from, run_guarded
+from programs.cli import (
+    PROGRAM_HELP,
+    UsageError,
+    add_index_flag,
+    add_lm_flags,
+    add_store_flag,
+    note,
+    roles_from,
+    run_guarded,
+)
+from programs.registry import add_commands
 
 if TYPE_CHECKING:
     import dspy
@@ -20,11 +30,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     ask = commands.add_parser("ask", help="answer one question", description="Answer one question with citations.")
     ask.add_argument("question")
-    ask.add_argument("--program", default="agentic", metavar="PROGRAM", help="export folder, or naive, hybrid, agentic")
+    ask.add_argument("--program", default="agentic", metavar="PROGRAM", help=PROGRAM_HELP)
     ask.add_argument("--show-hops", action="store_true", help="show what was searched, found and judged")
     ask.add_argument("--json", action="store_true", help="print the whole record as JSON")
     add_index_flag(ask)
     add_lm_flags(ask)
+    add_store_flag(ask)
+    ask.set_defaults(run=run_ask)
+    add_commands(commands)
     return parser.parse_args(argv)
 
 
@@ -37,7 +50,7 @@ def run_ask(args: argparse.Namespace) -> int:
     if not args.question.strip():
         raise UsageError("the question is empty")
     tools = open_tools(args.index)
-    program = load_program(args.program, tools)
+    program = load_program(args.program, tools, tracking_uri=args.tracking_uri)
     roles = roles_from(args)
     check(roles.decision, roles.answer)
     with bind(roles):
@@ -83,7 +96,7 @@ def describe_hop(hop: "Hop") -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     args = parse(argv)
-    return run_guarded(lambda: run_ask(args))
+    return run_guarded(lambda: int(args.run(args)))
 
 
 if __name__ == "__main__":

@@ -57,8 +57,14 @@ def exported(workspace: Path) -> bytes:
     return (workspace / "runs" / "export" / "program.json").read_bytes()
 
 
+_RUNS = """
+    SELECT run_uuid, name, status FROM runs
+    WHERE run_uuid NOT IN (SELECT run_uuid FROM tags WHERE key = 'mlflow.parentRunId') ORDER BY start_time
+"""
+
+
 def mlflow_runs(workspace: Path) -> list[dict[str, Any]]:
-    """Name, status, params, metrics and tags of every run."""
+    """Name, status, params, metrics and tags of every run but the trials of others."""
     with closing(sqlite3.connect(workspace / "runs" / "mlflow.db")) as db:
         return [
             {
@@ -69,7 +75,7 @@ def mlflow_runs(workspace: Path) -> list[dict[str, Any]]:
                     for table in ("params", "metrics", "tags")
                 },
             }
-            for run_id, name, status in db.execute("SELECT run_uuid, name, status FROM runs ORDER BY start_time")
+            for run_id, name, status in db.execute(_RUNS)
         ]
 
 

@@ -142,7 +142,7 @@ def log(store: str, *params: dict[str, int], between: Callable[[], None] = lambd
 def test_a_store_that_breaks_during_the_run_is_one_error(store: str, tmp_path: Path) -> None:
     def break_it() -> None:
         with closing(sqlite3.connect(tmp_path / "runs" / "mlflow.db")) as connection:
-            connection.execute("DROP TABLE params")
+            connection.execute("DROP TABLE IF EXISTS params")
             connection.commit()
 
     with pytest.raises(TrackingError, match="no such table: params"):
