@@ -86,7 +86,8 @@ class AnswerTable:
                 rows = list(pool.map(lambda one: one[0].run(self._row, one[1]), zip(contexts, asked, strict=True)))
         except EndpointDown as error:  # no `Exception`, so a scoring server would not answer at all
             raise RuntimeError(str(error)) from error
-        return pd.DataFrame(rows, index=model_input.index, columns=list(_EMPTY))
+        table = pd.DataFrame(rows, index=model_input.index, columns=list(_EMPTY), dtype=object)  # None stays None
+        return table.astype({"abstained": "bool", "lm_calls": "int64", "seconds": "float64"})
 
     def _row(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         question, history = str(asked["question"] or "").strip(), asked.get("history")

@@ -39,7 +39,7 @@ _SHARED = "an even share of the time that was not spent searching"
 def log_traces(tracking_uri: str, experiment_id: str, run_id: str, records: Path, tags: Mapping[str, str]) -> int:
     """Log every record of a JSONL file of an evaluation as a trace of a run; returns how many there were.
 
-    A trace has the id that its run and its case give it, so one that is logged again is the same trace.
+    A trace has the id that its run, its case and `tags` give it, so one that is logged again is the same trace.
 
     Args:
         tracking_uri: The store.
@@ -78,7 +78,7 @@ def _describe_trace(
     record: Mapping[str, Any], experiment_id: str, run_id: str, start_ns: int, tags: Mapping[str, str]
 ) -> TraceInfo:
     prediction = record["prediction"] or {}
-    trace_id = "tr-" + _digest(run_id, record["id"])
+    trace_id = "tr-" + _digest(run_id, *tags.values(), record["id"])
     usage = prediction.get("usage") or {}
     return TraceInfo(
         trace_id=trace_id,
