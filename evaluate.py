@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from programs.lms import bind, check
     from programs.load import load_program, open_tools
     from programs.record import to_json
-    from programs.tracking import experiment_name, track
+    from programs.tracking import EVALUATION_RUN, experiment_name, track
     from trainsets.cases import load_cases, load_sample, sample
     from trainsets.evaluation import COLUMNS, check_scorable, evaluate_program, summarise, table_row
 
@@ -76,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
             summaries[spec] = summarise(results)
             facts = {"program": names[spec], "lm": roles.label, "n_cases": len(cases)}
             tracked.log_params(facts | tools.facts.model_dump())
+            tracked.log_tags(EVALUATION_RUN)
             tracked.log_data({"eval": cases}, tools.facts, args.cases)
             tracked.log_evaluation("eval", results, summarise, records, {"program": names[spec]})
     note(f"records: {args.out}/")

