@@ -96,7 +96,7 @@ def log_all(uri: str, name: str, project: Path, folder: Path) -> str:
     folder.mkdir()
     export = compiled_export(folder / "export", project / "runs" / "index", f"Answer {name}.")
     records = write_records(folder / "records.jsonl", [record(f"{name}-{n}") for n in range(3)])
-    with track(uri, "tests", name) as tracked:
+    with track(uri, name.replace(" ", "-"), name) as tracked:
         tracked.log_params({"optimizer": "bootstrap"})
         tracked.log_scores("seed", {"score": 0.5})
         tracked.log_dataset("cases", "0123", 3, "dev")
