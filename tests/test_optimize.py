@@ -144,7 +144,8 @@ def test_no_secret_and_no_path_of_the_user_is_written_or_shown(finished: Compile
         assert not name.endswith((".pkl", ".pickle")), name
         assert not (name.startswith("runs/mlartifacts/") and content.startswith(b"\x80")), name  # how a pickle begins
     rows = everything_in(workspace / "runs" / "mlflow.db")
-    rows = rows.replace((workspace / "runs" / "mlartifacts").as_uri(), "")  # where the store itself says that it lies
+    for place in ("runs/mlartifacts", "mlruns/0"):  # where a store keeps its artifacts, which it has to know
+        rows = rows.replace(str(workspace / place), "")
     assert str(workspace) not in rows
     assert f"127.0.0.1:{port.decode()}" not in rows
     assert "SECRET" not in rows + finished.done.out + finished.done.err

@@ -223,8 +223,11 @@ def test_a_version_answers_in_a_clean_environment_as_it_did_before(
 
 
 @pytest.mark.spark
-@pytest.mark.filterwarnings("default") # PySpark and pandas 3 warn of each other
-def test_a_spark_table_of_questions_is_answered_by_its_workers(registry: Registry, project: Path) -> None:
+@pytest.mark.filterwarnings("default")  # PySpark and pandas 3 warn of each other
+def test_a_spark_table_of_questions_is_answered_by_its_workers(
+    registry: Registry, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     sql = pytest.importorskip("pyspark.sql")
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java")
