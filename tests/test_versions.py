@@ -229,6 +229,7 @@ def test_a_spark_table_of_questions_is_answered_by_its_workers(
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     sql = pytest.importorskip("pyspark.sql")
+    functions = pytest.importorskip("pyspark.sql.functions")
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java")
     spark = sql.SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
@@ -241,7 +242,7 @@ def test_a_spark_table_of_questions_is_answered_by_its_workers(
                 extra_env={"COMPILED_RAG_CACHE": os.environ["COMPILED_RAG_CACHE"]},
             )  # fmt: skip
             questions = spark.createDataFrame(pd.DataFrame({"question": list(ANSWERS)[:4]})).repartition(2)
-            rows = questions.select("question", answer("question").alias("found")).collect()
+            rows = questions.select("question", answer(functions.struct("question")).alias("found")).collect()
         assert {row.question: row.found.answer for row in rows} == dict(list(ANSWERS.items())[:4])
         assert all(len(row.found.citations) == 1 and row.found.error is None for row in rows)
     finally:
