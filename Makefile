@@ -13,7 +13,7 @@ demo: .venv/installed-local
 
 test: .venv/installed-dev
 	$(BIN)/python -m pytest
-	$(BIN)/python -m pytest -m llm -n 0
+	$(BIN)/python -m pytest -m "llm or spark" -n 0
 
 env: .venv/installed-dev
 

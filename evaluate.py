@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from programs.cli import (
     INDEX_DIR,
+    PROGRAM_HELP,
     RUNS_DIR,
     UsageError,
     add_case_flags,
@@ -44,7 +45,7 @@ GRADER_TOKENS = 1200  # room for an answer that is taken apart claim by claim
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="evaluate.py", description=__doc__)
-    parser.add_argument("programs", nargs="+", metavar="PROGRAM", help="naive, hybrid, agentic, or an export folder")
+    parser.add_argument("programs", nargs="+", metavar="PROGRAM", help=PROGRAM_HELP)
     add_index_flag(parser)
     parser.set_defaults(index=None)
     add_tool_flags(parser)
@@ -189,7 +190,7 @@ def choose_program(args: argparse.Namespace, spec: str, tools: "Tools") -> "Naiv
     from programs.retrieval import RetrievalOnly
 
     if not args.retrieval_only:
-        return load_program(spec, tools)
+        return load_program(spec, tools, tracking_uri=args.tracking_uri)
     if spec not in tools.retrievers:
         raise UsageError(f"no search {spec!r}: with --retrieval-only expected {', '.join(tools.retrievers)}")
     return RetrievalOnly(spec, tools.retrievers[spec])
@@ -216,18 +217,27 @@ def choose_lms(args: argparse.Namespace) -> "tuple[Roles | None, MeteredLM | Non
 
 def climb(bench: Bench, spec: str, name: str, program: "NaiveRAG | RetrievalOnly") -> "Rung":
     """Run one program over the cases, as often as asked for, tracked as one MLflow run."""
-    from programs.tracking import track
+    from programs.export import name_of
+    from programs.rag import NaiveRAG
+    from programs.tracking import EVALUATION_RUN, experiment_name, track
     from trainsets.ladder import Rung
+    from trainsets.results import summarise
 
     args, n_cases = bench.args, len(bench.cases)
-    rung = Rung(name, spec)
-    with track(args.tracking_uri, args.experiment, f"evaluate {name} · {bench.label} · {n_cases} cases") as tracked:
+    rung, first = Rung(name, spec), args.out / f"{name}.jsonl"
+    kind = name_of(program) if isinstance(program, NaiveRAG) else "search"
+    experiment = args.experiment or experiment_name(kind, args.cases)
+    title = f"evaluate {name} · {bench.label} · {n_cases} cases"
+    with track(args.tracking_uri, experiment, title, keep=first) as tracked:
         for number in range(1, args.repeat + 1):
             records = args.out / (f"{name}.jsonl" if number == 1 else f"{name}.repeat-{number}.jsonl")
             rung.repeats.append(run_once(bench, spec, program, records, number))
-            tracked.log_files(records)
+            if number > 1:
+                tracked.log_files(records, "records")
         tracked.log_params({"program": name, "lm": bench.label, "n_cases": n_cases} | bench.tools.facts.model_dump())
-        tracked.log_summary("eval", rung.summary)
+        tracked.log_tags(EVALUATION_RUN)
+        tracked.log_data({"eval": bench.cases}, bench.tools.facts, args.cases)
+        tracked.log_evaluation("eval", rung.results, summarise, first, {"program": name})
     return rung
 
 

@@ -65,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
     from programs.lms import bind, check, make_lm
     from programs.load import load_program, open_tools
     from programs.optimizers import Settings, compile_program
-    from programs.tracking import track
+    from programs.tracking import experiment_name, track
+    from programs.tracking.candidates import Candidates
     from trainsets.cases import to_example
 
     check_target(args.out)
@@ -77,14 +78,16 @@ def run(args: argparse.Namespace) -> int:
     compiling = roles.with_budget(args.max_lm_calls)  # the comparison always runs to its end
     teacher = make_lm(args.teacher_lm, args.api_base, compiling.answer.meter) if args.teacher_lm else None
     check(roles.decision, roles.answer, *([teacher] if teacher else []))
-    name = f"{args.optimizer} · {roles.label} · {datetime.now():%Y-%m-%d %H:%M}"
-    with track(args.tracking_uri, args.experiment, name) as tracked:
+    model = experiment_name(args.program, args.cases)
+    name = f"{settings.label} · {roles.label} · {datetime.now():%Y-%m-%d %H:%M}"
+    with track(args.tracking_uri, args.experiment or model, name, keep=args.out) as tracked:
         facts = describe(args, settings, roles, tools) | {"teacher_lm": teacher.label if teacher else None}
-        facts |= {"n_train": len(train), "n_val": len(val), "n_dev": len(dev)}
+        facts |= {"n_train": len(train), "n_val": len(val), "n_dev": len(dev), "model": model}
         tracked.log_params(facts)
+        tracked.log_data({"train": train, "val": val, "dev": dev}, tools.facts, args.cases)
         note(f"compiling {args.program} with {args.optimizer} on {len(train)} cases, LM {roles.label}")
         examples, valset = [to_example(case) for case in train], [to_example(case) for case in val]
-        with bind(compiling):
+        with bind(compiling), Candidates(tracked, len(val)).watch():
             compiled = compile_program(seed_program, metric, examples, valset, settings, teacher)
         facts["stopped_at_budget"] = compiled.stopped_at_budget
         report_compile(compiled, seed_program, compiling)
@@ -96,6 +99,9 @@ def run(args: argparse.Namespace) -> int:
         facts |= {f"{which}_score": mean_score(each) for which, each in results.items()}
         save_export(compiled.program, args.out, lm=roles.label, index=tools.facts, built_by=facts)
         log_results(tracked, args.out, results)
+        tracked.log_prompt_diff(seed_program, compiled.program)
+        tracked.log_spend("compile", compiling.answer.meter.usage)
+        tracked.register(model, args.out, {})
         tracked.rename(f"{name} · {facts['seed_score']:.2f} → {facts['compiled_score']:.2f}")
     show(results, roles)
     sys.stdout.write(closing(args))
@@ -186,8 +192,8 @@ def log_results(tracked: "TrackedRun", export: Path, results: Mapping[str, list[
     from trainsets.evaluation import summarise
 
     for which, each in results.items():
-        tracked.log_summary(which, summarise(each))
-        tracked.log_files(RUNS_DIR / "compile" / f"{which}.jsonl", "records")
+        records = RUNS_DIR / "compile" / f"{which}.jsonl"
+        tracked.log_evaluation(which, each, summarise, records, {"program": which})
     tracked.log_files(export, "export")
 
 

@@ -1,4 +1,4 @@
-"""Ask a program: `python -m programs ask "…" --program EXPORT --index DIR`; tell a recorded run: `replay`."""
+"""Ask a program: `python -m programs ask "…" --program EXPORT`; tell a recorded run: `replay`; look after versions."""
 
 import argparse
 import json
@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from programs.cli import (
+    PROGRAM_HELP,
     UsageError,
     add_index_flag,
     add_lm_flags,
+    add_store_flag,
     add_tool_flags,
     note,
     roles_from,
     run_guarded,
 )
+from programs.registry import add_commands
 
 if TYPE_CHECKING:
     from datetime import date
@@ -31,7 +34,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     ask = commands.add_parser("ask", help="answer one question", description="Answer one question with citations.")
     ask.add_argument("question")
-    ask.add_argument("--program", default="agentic", metavar="PROGRAM", help="export folder, or naive, hybrid, agentic")
+    ask.add_argument("--program", default="agentic", metavar="PROGRAM", help=PROGRAM_HELP)
     ask.add_argument("--show-hops", action="store_true", help="show what was searched, found and judged")
     ask.add_argument("--json", action="store_true", help="print the whole record as JSON")
     ask.add_argument("--today", metavar="DATE", help="day from which `last month` is counted, as 2026-01-31 (today)")
@@ -39,10 +42,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_index_flag(ask)
     add_tool_flags(ask)
     add_lm_flags(ask)
+    add_store_flag(ask)
     replay = commands.add_parser("replay", help="tell a recorded run", description="Tell a recorded run as a story.")
     replay.add_argument("record", type=Path, metavar="RECORD", help="JSON of ask --json, or JSONL of evaluate.py")
     replay.add_argument("--case", metavar="ID", help="case of a file with several")
     replay.set_defaults(run=run_replay)
+    add_commands(commands)
     return parser.parse_args(argv)
 
 
@@ -56,7 +61,7 @@ def run_ask(args: argparse.Namespace) -> int:
         raise UsageError("the question is empty")
     today = _read_day(args.today)
     tools = open_tools(args.index, args.database, args.tools)
-    program = load_program(args.program, tools)
+    program = load_program(args.program, tools, tracking_uri=args.tracking_uri)
     roles = roles_from(args)
     check(roles.decision, roles.answer)
     with bind(roles):

@@ -1,6 +1,7 @@
 """What the command lines share: LM and index flags, progress on stderr, one line for a known error."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ RUNS_DIR = Path("runs")
 INDEX_DIR = RUNS_DIR / "index"
 EXPORT_DIR = RUNS_DIR / "export"
 TRACKING_URI = f"sqlite:///{RUNS_DIR}/mlflow.db"
+
+PROGRAM_HELP = "naive, hybrid, agentic, an export folder, or a version: models:/NAME@champion"
 
 _OURS = ("programs", "retrievers", "trainsets", "signatures")
 _TABLE_WIDTH = 140  # what the widest table of numbers needs; a narrower terminal wraps its lines
@@ -62,8 +65,19 @@ def add_case_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_tracking_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say where MLflow keeps its runs."""
-    parser.add_argument("--tracking-uri", default=TRACKING_URI, metavar="URI", help=f"MLflow store ({TRACKING_URI})")
-    parser.add_argument("--experiment", default="compiled-rag", metavar="NAME", help="MLflow experiment (compiled-rag)")
+    add_store_flag(parser)
+    parser.add_argument("--experiment", metavar="NAME", help="MLflow experiment (one a program and case set)")
+
+
+def add_store_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that says which MLflow store is used."""
+    default = tracking_uri()
+    parser.add_argument("--tracking-uri", default=default, metavar="URI", help=f"MLflow store ({TRACKING_URI})")
+
+
+def tracking_uri() -> str:
+    """Return the MLflow store that is used where no flag names one: `MLFLOW_TRACKING_URI`, or a file in runs/."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or TRACKING_URI
 
 
 def positive(text: str) -> int:

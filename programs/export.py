@@ -86,7 +86,7 @@ def save_export(
     # Keys keep their order: it is what demos are rendered in.
     state = json.dumps(program.dump_state(), ensure_ascii=False, indent=2) + "\n"
     manifest = Manifest(
-        program=_name(program),
+        program=name_of(program),
         bounds=asdict(program.bounds),
         predictors=describe_predictors(program),
         state_sha256=_sha256(state),
@@ -189,14 +189,18 @@ def _describe_model(model: type[BaseModel]) -> str:
 
 def render_prompts(program: dspy.Module) -> str:
     """Return the messages of every predictor as Markdown, with `{field}` where an input goes."""
-    adapter = LeanJSONAdapter()
     parts = [f"# Prompts of {type(program).__name__}\n"]
     for name, predictor in sorted(program.named_predictors()):
-        blanks = {field: f"{{{field}}}" for field in predictor.signature.input_fields}
-        messages = adapter.format(predictor.signature, predictor.demos, blanks)
         parts.append(f"## {name} ({len(predictor.demos)} demos)\n")
+        messages = format_prompt(predictor, "{%s}")
         parts += [f"### {message['role']}\n\n~~~~text\n{message['content']}\n~~~~\n" for message in messages]
     return "\n".join(parts)
+
+
+def format_prompt(predictor: Any, blank: str) -> list[dict[str, Any]]:
+    """Return the messages of one predictor; `blank` shows where an input goes, with `%s` for its name."""
+    blanks = {field: blank % field for field in predictor.signature.input_fields}
+    return LeanJSONAdapter().format(predictor.signature, predictor.demos, blanks)
 
 
 def _read_state(folder: Path, manifest: Manifest) -> dict[str, Any]:
@@ -225,7 +229,12 @@ def _compare_predictors(folder: Path, saved: dict[str, dict[str, str]], mine: di
     )
 
 
-def _name(program: NaiveRAG) -> Literal["naive", "hybrid", "agentic"]:
+def name_of(program: NaiveRAG) -> Literal["naive", "hybrid", "agentic"]:
+    """Return the name that a program is built by.
+
+    Raises:
+        ProgramStateError: It is none that can be exported.
+    """
     for name, kind in PROGRAMS.items():
         if type(program) is kind:
             return name  # type: ignore[return-value]

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from programs.export import PROGRAMS, IndexFacts, load_export
+from programs.cli import tracking_uri as default_store
+from programs.export import PROGRAMS, IndexFacts, ProgramStateError, load_export
 from programs.rag import NaiveRAG
 from programs.run import Bounds
 from programs.tools import NO_TOOLS, Toolbox, make_toolbox
@@ -53,15 +54,42 @@ def open_tools(path: Path, databases: Sequence[str] = (), apis: Path | None = No
     return Tools(index, retrievers, facts, make_toolbox(index, databases, apis))
 
 
-def load_program(spec: str, tools: Tools, bounds: Bounds | None = None) -> NaiveRAG:
-    """Build a seed program by name (`naive`, `hybrid`, `agentic`) or load an export folder.
+def load_program(spec: str, tools: Tools, bounds: Bounds | None = None, *, tracking_uri: str | None = None) -> NaiveRAG:
+    """Build a seed program by name, load an export folder, or a registered version.
+
+    Args:
+        spec: `naive`, `hybrid`, `agentic`; an export folder; `models:/NAME@champion` or `models:/NAME/3`.
+        tools: The index that it is to search.
+        bounds: Of a seed program; the others bring their own.
+        tracking_uri: The MLflow store that has the version; see `cli.tracking_uri`.
 
     Raises:
         FileNotFoundError: Neither a name nor an export.
         ProgramStateError: The export does not fit.
+        VersionNotFound: The store has no such version.
+        TrackingError: The store can't be used.
     """
     if spec in PROGRAMS:
         return PROGRAMS[spec](tools.retrievers, bounds, tools.toolbox)
+    if is_version(spec):
+        return _load_version(spec, tools, tracking_uri or default_store())
     if not Path(spec).exists():
-        raise FileNotFoundError(f"no program {spec!r}: expected {', '.join(PROGRAMS)} or an export folder")
+        raise FileNotFoundError(
+            f"no program {spec!r}: expected {', '.join(PROGRAMS)} or an export folder, or models:/NAME@ALIAS"
+        )
     return load_export(Path(spec), tools.retrievers, tools.facts, tools.toolbox)
+
+
+def is_version(spec: str) -> bool:
+    """Tell whether a program is named by its place in the registry."""
+    return spec.startswith("models:")
+
+
+def _load_version(spec: str, tools: Tools, tracking_uri: str) -> NaiveRAG:
+    from programs.tracking.versions import exported
+
+    with exported(tracking_uri, spec) as folder:
+        try:
+            return load_export(folder, tools.retrievers, tools.facts, tools.toolbox)
+        except ProgramStateError as error:  # the folder is gone when it is read
+            raise ProgramStateError(str(error).replace(str(folder), spec)) from None

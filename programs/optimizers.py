@@ -36,6 +36,13 @@ class Settings:
     n_threads: int = 1
 
     @property
+    def label(self) -> str:
+        """How tables and runs call it: the optimizer and its size."""
+        if self.optimizer == "bootstrap":
+            return self.optimizer
+        return f"{self.optimizer} {f'{self.n_trials} trials' if self.n_trials else self.auto}"
+
+    @property
     def effective_seed(self) -> int:
         """The seed that takes effect: MIPROv2 reads 0 as 9 (`seed or self.seed`), BootstrapFewShot always uses 0."""
         return (self.seed or 9) if self.optimizer == "mipro" else 0

@@ -38,10 +38,14 @@ def the_error(err: str) -> str:
 
 def make_export(folder: Path, index: Path) -> Path:
     """An export of the seed program, for the index that is there."""
-    manifest = json.loads((index / (index / "CURRENT").read_text().strip() / "manifest.json").read_text())
-    facts = {name: manifest[name] for name in IndexFacts.model_fields if name in manifest}
-    save_export(AgenticRAG({}), folder, lm="openai/test", index=IndexFacts(**facts))
+    save_export(AgenticRAG({}), folder, lm="openai/test", index=facts_of(index))
     return folder
+
+
+def facts_of(index: Path) -> IndexFacts:
+    """What an export says of the index that is there."""
+    manifest = json.loads((index / (index / "CURRENT").read_text().strip() / "manifest.json").read_text())
+    return IndexFacts(**{name: manifest[name] for name in IndexFacts.model_fields if name in manifest})
 
 
 def with_other_predictors(workspace: Path) -> str:

@@ -142,7 +142,7 @@ def log(store: str, *params: dict[str, int], between: Callable[[], None] = lambd
 def test_a_store_that_breaks_during_the_run_is_one_error(store: str, tmp_path: Path) -> None:
     def break_it() -> None:
         with closing(sqlite3.connect(tmp_path / "runs" / "mlflow.db")) as connection:
-            connection.execute("DROP TABLE params")
+            connection.execute("DROP TABLE IF EXISTS params")
             connection.commit()
 
     with pytest.raises(TrackingError, match="no such table: params"):
@@ -171,8 +171,8 @@ def test_the_script_is_noted_by_its_name_not_its_place(
     assert "SECRET" not in everything_in(tmp_path / "runs" / "mlflow.db")
 
 
-def test_a_tracking_server_is_not_advertised_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
-    with FakeTracking() as server:
+def test_a_tracking_server_is_not_advertised_on_stdout(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with FakeTracking(tmp_path) as server:
         with track(server.url, "tests", "n") as tracked:
             tracked.log_scores("seed", {"score": 1.0})
         assert server.statuses == ["FINISHED"]
@@ -183,8 +183,9 @@ def test_a_tracking_server_is_not_advertised_on_stdout(capsys: pytest.CaptureFix
 class FakeTracking:
     """As much of MLflow's REST interface as one run needs."""
 
-    def __init__(self) -> None:
+    def __init__(self, artifacts: Path) -> None:
         self.statuses: list[str] = []
+        self.artifacts = artifacts.as_uri()
         self.authorizations: set[str | None] = set()
         self._server = HTTPServer(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
@@ -202,7 +203,8 @@ class FakeTracking:
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         outer = self
         experiment = {"experiment_id": "1", "name": "tests", "lifecycle_stage": "active", "artifact_location": "x"}
-        info = {"run_id": "r", "run_name": "n", "experiment_id": "1", "status": "RUNNING", "artifact_uri": "x"}
+        info = {"run_id": "r", "run_name": "n", "experiment_id": "1", "status": "RUNNING"}
+        info["artifact_uri"] = self.artifacts
         replies = {"experiments/get-by-name": {"experiment": experiment}, "experiments/get": {"experiment": experiment}}
 
         class Handler(BaseHTTPRequestHandler):

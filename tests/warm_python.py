@@ -21,12 +21,14 @@ WARM = (
     "dspy.clients.execution",
     "dspy.teleprompt",
     "git",
+    "mlflow.store.model_registry.sqlalchemy_store",
     "mlflow.store.tracking.sqlalchemy_store",
     "optuna",
     "programs.lms",
     "programs.load",
     "programs.optimizers",
-    "programs.tracking",
+    "programs.registry",
+    "programs.tracking.candidates",
     "retrievers.build",
     "rich.progress",
     "trainsets.checks",
@@ -114,6 +116,9 @@ def _serve() -> None:
     sys.path.insert(0, str(ROOT))
     for name in WARM:
         importlib.import_module(name)
+    importlib.import_module(
+        "mlflow.utils.requirements_utils"
+    )._init_packages_to_modules_map()  # seconds, once a process
     importlib.import_module("retrievers").load_embedder()  # kept by the package, so a child has it from the start
     for line in sys.stdin:
         order = json.loads(line)

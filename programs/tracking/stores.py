@@ -1,0 +1,88 @@
+"""MLflow stores: opened quietly, and one clear error where one can't be used."""
+
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+from programs.addresses import without_secrets
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # stdout is for results
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # MLflow's seven are minutes at every call
+
+import mlflow
+from mlflow.exceptions import MlflowException
+from requests import RequestException
+from sqlalchemy.exc import SQLAlchemyError
+
+STORE_ERRORS = (MlflowException, SQLAlchemyError, sqlite3.Error, RequestException)
+_SQLITE = "sqlite:///"
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class TrackingError(RuntimeError):
+    """The MLflow store can't be used; the message says which and why."""
+
+
+def open_store(tracking_uri: str) -> None:
+    """Make this the store that MLflow works on, without its chatter."""
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it logs what it raises, with a traceback
+    mlflow.set_tracking_uri(tracking_uri)
+
+
+def make_experiment(tracking_uri: str, experiment: str) -> str:
+    """Open a store and an experiment in it, which is made if it is new; returns its id."""
+    open_store(tracking_uri)
+    if tracking_uri.startswith(_SQLITE):
+        _make_beside(Path(tracking_uri.removeprefix(_SQLITE)), experiment)
+    return str(mlflow.set_experiment(experiment).experiment_id)
+
+
+def _make_beside(database: Path, experiment: str) -> None:
+    # Beside its database an experiment finds its artifacts from wherever the UI is started.
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(database)) as connection:  # MLflow would try for minutes to open what can't be opened
+        connection.execute("PRAGMA schema_version")
+    if mlflow.get_experiment_by_name(experiment) is None:
+        folder = (database.parent / "mlartifacts" / experiment).resolve()
+        mlflow.create_experiment(experiment, artifact_location=folder.as_uri())
+
+
+@contextmanager
+def one_error(tracking_uri: str) -> Iterator[None]:
+    """Turn whatever a store raises in this block into a `TrackingError`."""
+    try:
+        yield
+    except (*STORE_ERRORS, ImportError) as error:  # ImportError: the driver of a database is not installed
+        raise tracking_error(tracking_uri, error) from error
+
+
+def tracking_error(tracking_uri: str, error: Exception) -> TrackingError:
+    """Return the one error for what a store raised, without the secrets of its address."""
+    reason = str(error).splitlines()[0].replace(tracking_uri, without_secrets(tracking_uri))
+    return TrackingError(f"MLflow store {without_secrets(tracking_uri)}: {reason}; check --tracking-uri")
+
+
+def guarded(run: Callable[Concatenate[str, P], R]) -> Callable[Concatenate[str, P], R]:
+    """Open the store that is the first argument of a function, and turn what it raises into a `TrackingError`."""
+
+    @wraps(run)
+    def guard(tracking_uri: str, *args: P.args, **kwargs: P.kwargs) -> R:
+        with one_error(tracking_uri):
+            database = Path(tracking_uri.removeprefix(_SQLITE))
+            if tracking_uri.startswith(_SQLITE) and not database.is_file():  # MLflow would make one, and find it empty
+                raise TrackingError(f"no MLflow store at {database}; optimize.py makes one, or see --tracking-uri")
+            open_store(tracking_uri)
+            return run(tracking_uri, *args, **kwargs)
+
+    return guard
