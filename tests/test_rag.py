@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scripted_server import ScriptedServer
 
 from programs.adapter import LeanJSONAdapter
+from programs.endpoint import Patience
 from programs.lms import Roles, bind, make_lm
 from programs.load import Tools
 from programs.meter import Usage
@@ -343,7 +344,7 @@ def test_an_abstention_says_what_was_searched_in_the_language_of_the_question(to
 def test_an_lm_that_is_down_is_not_an_abstention(tools: Tools) -> None:
     with ScriptedServer() as server:
         pass
-    lm = make_lm("openai/test", server.url, num_retries=0)
+    lm = make_lm("openai/test", server.url, patience=Patience(n_retries=0))
     with bind(Roles(lm, lm)), pytest.raises(LMError):
         AgenticRAG(tools.retrievers)(question=PLAIN)
 
