@@ -72,7 +72,7 @@ class LeanJSONAdapter(dspy.JSONAdapter):
             CutOffError: The output ended at the token limit and can't be parsed.
             AdapterParseError: The output is empty or no JSON object, or a field is missing or of the wrong type.
         """
-        reply: dict[str, Any] = {"asked": signature.__name__}
+        reply: dict[str, Any] = {}  # filled in by the LM
         try:
             with dspy.context(reply_facts=reply):
                 return self._ask(lm, lm_kwargs, signature, *args, **kwargs)

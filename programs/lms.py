@@ -64,6 +64,7 @@ class MeteredLM(dspy.LM):
         self.label = label or model
         self.patience = patience or Patience()
         self.fallback = fallback
+        self.reports_options = False  # whether the probabilities of the next token are known to be right
         self.breaker = Breaker(FAILURES_BEFORE_FALLBACK) if fallback else Breaker()
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
@@ -128,7 +129,7 @@ class MeteredLM(dspy.LM):
             reply["is_cut_off"] = usage.truncations > 0
         began = dspy.settings.get("call_began") or time.monotonic()
         call = LMCall(
-            asked=(reply or {}).get("asked", ""),
+            asked=_asking(),
             lm=self.label,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
@@ -139,6 +140,13 @@ class MeteredLM(dspy.LM):
         )
         self._add(usage, call)
         super().update_history(entry)
+
+
+def _asking() -> str:
+    """Return the name of the predictor that makes this call in the program that was called, if any."""
+    modules = dspy.settings.caller_modules or []
+    names = (name for name, one in modules[0].named_predictors() if one is modules[-1]) if modules else iter(())
+    return next(names, "")
 
 
 def _usage_of(entry: dict[str, Any]) -> Usage:
@@ -214,7 +222,9 @@ def _local(model: str, settings: dict[str, Any]) -> MeteredLM:
     server = start(model)
     bypass_proxies(urlsplit(server.url).hostname or "")
     _declare(server.url, "embedded")
-    return MeteredLM(f"embedded/{server.model_id}", label=f"local:{server.name}", **settings)
+    lm = MeteredLM(f"embedded/{server.model_id}", label=f"local:{server.name}", **settings)
+    lm.reports_options = True
+    return lm
 
 
 def _remote(model: str, label: str, settings: dict[str, Any]) -> MeteredLM:

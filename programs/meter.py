@@ -35,7 +35,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class LMCall:
-    """One call that was answered: who asked (the name of a signature), which LM answered, what it cost."""
+    """One call that was answered: which predictor asked (`judge`), which LM answered, what it cost."""
 
     asked: str
     lm: str

@@ -237,19 +237,21 @@ def test_an_output_cut_off_at_the_limit_is_its_own_error() -> None:
 
 
 def test_every_call_tells_who_asked_and_what_it_cost() -> None:
-    class NameColour(dspy.Signature):
-        """Name it."""
+    class Painter(dspy.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix = dspy.Predict("fruit -> colour: str")
 
-        fruit: str = dspy.InputField()
-        colour: str = dspy.OutputField()
+        def forward(self, fruit: str) -> dspy.Prediction:
+            return self.mix(fruit=fruit)
 
     with ScriptedServer() as server:
         lm = make_lm("openai/test", server.url)
         with bind(Roles(lm, lm)):
             for _ in range(2):
-                dspy.Predict(NameColour)(fruit="lemon")
+                Painter()(fruit="lemon")
         first, second = lm.meter.calls
-    assert (first.asked, first.lm, first.is_cached, second.is_cached) == ("NameColour", "openai/test", False, True)
+    assert (first.asked, first.lm, first.is_cached, second.is_cached) == ("mix", "openai/test", False, True)
     assert first.prompt_tokens == second.prompt_tokens > 0
     assert first.seconds > 0
 
