@@ -1,18 +1,22 @@
 """The programs: NaiveRAG, HybridRAG and AgenticRAG, each question → cited answer or abstention."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from programs import rules
+from programs.claims import check_claims
+from programs.decisions import UndecidedError, decide, make_decider, threshold_of
 from programs.prompting import IN_CHINESE, SMALL_TALK, format_conversation, format_passages, say_not_found
-from programs.record import StopReason, make_prediction
+from programs.record import Check, StopReason, make_prediction
 from programs.run import Bounds, Evidence, Run
 from retrievers.records import Hit, Retriever
 from signatures import (
     AnswerFromPassages,
+    CheckAnswer,
     CondenseQuestion,
     JudgeEvidence,
     PlanSearches,
@@ -23,6 +27,17 @@ from signatures import (
 
 Turn = Mapping[str, str]
 MAX_STEPS = 3
+CHECK_THRESHOLD = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An answer before it is checked: the passages it cites, those it was written from, and why it is empty."""
+
+    answer: str
+    cited: tuple[Hit, ...]
+    context: tuple[Hit, ...]
+    error: str | None = None
 
 
 class NaiveRAG(dspy.Module):
@@ -49,22 +64,22 @@ class NaiveRAG(dspy.Module):
             run.search(self.tool, question, decided_by="rule")
             return self._answer(run, run.context(), "sufficient" if run.hops[-1].hits else "no_new_evidence")
 
-    def _answer(
-        self, run: Run, context: tuple[Hit, ...], stop_reason: StopReason, verdict: Verdict | None = None
-    ) -> dspy.Prediction:
+    def _answer(self, run: Run, context: tuple[Hit, ...], stop_reason: StopReason) -> dspy.Prediction:
         """Answer from `context`; without passages, or without a readable answer, abstain."""
         if not context:
-            return _abstain(run, stop_reason, verdict)
+            return _abstain(run, stop_reason, None)
+        return _finish(run, self._draft(run, context), stop_reason, None)
+
+    def _draft(self, run: Run, context: tuple[Hit, ...]) -> Draft:
+        """Write an answer from `context`, in the language of the question."""
         passages = format_passages(context, run.question, run.bounds)
         output, error = _predict(self.answer, passages=passages, question=run.question)
-        if output and rules.is_in_other_language(run.question, str(output.answer)):
+        if output and rules.is_in_other_language(run.question, str(output.answer)) and _may_call(run):
             again, _ = _predict(self.answer, passages=passages, question=run.question + IN_CHINESE)
             output = again if again and rules.is_chinese(str(again.answer)) else output
         answer = str(output.answer).strip() if output else ""
-        if not answer:
-            return _abstain(run, "error", verdict, error or "the LM gave an empty answer")
-        citations = _citations(output.citations, answer, context)
-        return _result(run, stop_reason, verdict, answer=answer, citations=citations, context=context)
+        cited = _cited(output.citations, answer, context) if answer else ()
+        return Draft(answer, cited, context, None if answer else error or "the LM gave an empty answer")
 
 
 class HybridRAG(NaiveRAG):
@@ -74,9 +89,10 @@ class HybridRAG(NaiveRAG):
 
 
 class AgenticRAG(NaiveRAG):
-    """Plan, search, judge, rewrite and search again, answer.
+    """Plan, search, judge, rewrite and search again, answer, check.
 
-    The names of the predictors (`condense`, `plan`, `judge`, `rewrite`, `answer`) are the schema of a saved program.
+    The names of the predictors (`condense`, `plan`, `judge`, `rewrite`, `answer`, `check`) are the schema of a saved
+    program.
     """
 
     tool = "hybrid"
@@ -88,6 +104,7 @@ class AgenticRAG(NaiveRAG):
         self.plan = dspy.Predict(PlanSearches)
         self.judge = dspy.Predict(JudgeEvidence)
         self.rewrite = dspy.Predict(RewriteQuery)
+        self.check = make_decider(CheckAnswer, CHECK_THRESHOLD)
 
     def forward(self, question: str, history: Sequence[Turn] = ()) -> dspy.Prediction:
         """Answer `question`, or abstain and say what was searched."""
@@ -98,12 +115,7 @@ class AgenticRAG(NaiveRAG):
             run.question = self._standalone(question, history)
             for step, decided_by in self._steps(run):
                 run.search(step.tool, step.query, decided_by=decided_by)
-            evidence = self._judge(run)
-            while evidence.verdict == "insufficient":
-                if stop := self._search_again(run, evidence):
-                    return _abstain(run, stop, "insufficient")
-                evidence = self._judge(run)
-            return self._answer(run, evidence.passages, "sufficient", evidence.verdict)
+            return self._conclude(run)
 
     def _standalone(self, question: str, history: Sequence[Turn]) -> str:
         if not history:
@@ -139,6 +151,36 @@ class AgenticRAG(NaiveRAG):
         passages = _holding(quotes, context) or context
         return run.note(Evidence(output.verdict, passages, str(output.missing).strip(), "lm", quotes))
 
+    def _conclude(self, run: Run) -> dspy.Prediction:
+        """Search until the evidence will do, then answer; an answer that fails its check is worth one more search."""
+        evidence = self._judge(run)
+        for is_last in (False, True):
+            while evidence.verdict == "insufficient":
+                if stop := self._search_again(run, evidence):
+                    return _abstain(run, stop, "insufficient")
+                evidence = self._judge(run)
+            draft = self._draft(run, evidence.passages)
+            check, citations = self._check(run, draft)
+            if draft.error or check.outcome != "fails":
+                break
+            if is_last:
+                return _abstain(run, "no_new_evidence", "insufficient", check=check)
+            evidence = Evidence("insufficient", evidence.passages, check.reason, check.by, evidence.quotes)
+        return _finish(run, draft, "sufficient", evidence.verdict, citations, check)
+
+    def _check(self, run: Run, draft: Draft) -> tuple[Check, tuple[Hit, ...]]:
+        """Check an answer: by rule what a rule can tell, by the LM what is doubtful, if its threshold is above 0.
+
+        Returns:
+            What was made of it, and the passages that hold what it claims.
+        """
+        finding = check_claims(run.question, draft.answer, draft.cited, draft.context)
+        check = Check(finding.outcome, finding.reason, "rule")
+        if check.outcome == "doubtful" and threshold_of(self.check, "supported") and _may_call(run):
+            passages = format_passages(finding.citations or draft.context, run.question, run.bounds)
+            check = _ask_check(self.check, check, passages=passages, question=run.question, answer=draft.answer)
+        return check, finding.citations
+
     def _search_again(self, run: Run, evidence: Evidence) -> StopReason | None:
         """Rewrite and search once more; return why not, if the loop has to end."""
         if stop := run.exhausted():
@@ -170,6 +212,19 @@ def _decide(predictor: Callable[..., Any], **inputs: Any) -> tuple[Any, str | No
         return _predict(predictor, **inputs)
 
 
+def _ask_check(decider: dspy.Predict, check: Check, **inputs: Any) -> Check:
+    """Let the LM decide a doubtful check; no decision is no reason to withhold an answer."""
+    try:
+        supported = decide(decider, **inputs).supported
+    except (UndecidedError, AdapterParseError):
+        return check
+    return replace(check, outcome="holds" if supported else "fails", by="lm", probability=supported.probability)
+
+
+def _may_call(run: Run) -> bool:
+    return run.meter.usage.lm_calls < run.bounds.max_lm_calls
+
+
 def _texts(context: tuple[Hit, ...]) -> str:
     return "\n".join(f"{hit.passage.title}\n{hit.passage.text}" for hit in context)
 
@@ -185,12 +240,12 @@ def _holding(quotes: Sequence[str], context: tuple[Hit, ...]) -> tuple[Hit, ...]
     return tuple(hit for hit in context if any(quote in rules.bare(_texts((hit,))) for quote in wanted))
 
 
-def _citations(numbers: Sequence[int], answer: str, context: tuple[Hit, ...]) -> tuple[str, ...]:
-    """Turn passage numbers into passage ids; where none is valid, cite the passages that hold the answer's words."""
+def _cited(numbers: Sequence[int], answer: str, context: tuple[Hit, ...]) -> tuple[Hit, ...]:
+    """Return the passages of these numbers; where none is valid, those that hold the answer's words."""
     valid = [context[number - 1] for number in dict.fromkeys(numbers) if 1 <= number <= len(context)]
     if not valid:
         valid = [hit for hit in context if rules.fold(answer) and rules.fold(answer) in rules.fold(hit.passage.text)]
-    return tuple(hit.passage.passage_id for hit in valid)
+    return tuple(valid)
 
 
 def _small_talk(run: Run) -> dspy.Prediction:
@@ -198,9 +253,33 @@ def _small_talk(run: Run) -> dspy.Prediction:
     return _result(run, "no_search_needed", None, answer=text)
 
 
-def _abstain(run: Run, stop_reason: StopReason, verdict: Verdict | None, error: str | None = None) -> dspy.Prediction:
+def _finish(
+    run: Run,
+    draft: Draft,
+    stop_reason: StopReason,
+    verdict: Verdict | None,
+    citations: tuple[Hit, ...] | None = None,
+    check: Check | None = None,
+) -> dspy.Prediction:
+    """Give out an answer, citing `citations` where a check found them; an answer that is none is an abstention."""
+    if draft.error:
+        return _abstain(run, "error", verdict, error=draft.error)
+    cited = tuple(hit.passage.passage_id for hit in (draft.cited if citations is None else citations))
+    return _result(run, stop_reason, verdict, answer=draft.answer, citations=cited, context=draft.context, check=check)
+
+
+def _abstain(
+    run: Run,
+    stop_reason: StopReason,
+    verdict: Verdict | None,
+    *,
+    error: str | None = None,
+    check: Check | None = None,
+) -> dspy.Prediction:
     text = say_not_found(run.question, run.queries)
-    return _result(run, stop_reason, verdict, answer=text, abstained=True, context=run.context(), error=error)
+    return _result(
+        run, stop_reason, verdict, answer=text, abstained=True, context=run.context(), error=error, check=check
+    )
 
 
 def _result(
@@ -213,6 +292,7 @@ def _result(
     context: tuple[Hit, ...] = (),
     abstained: bool = False,
     error: str | None = None,
+    check: Check | None = None,
 ) -> dspy.Prediction:
     return make_prediction(
         question=run.question,
@@ -225,4 +305,5 @@ def _result(
         context=context,
         usage=run.meter.taken(round(run.seconds, 3)),
         error=error,
+        check=check,
     )

@@ -104,6 +104,7 @@ class ScriptedServer:
             "verdict": "sufficient",
             "missing": "",
             "standalone": question,
+            "supported": {"noul": 0.9},
             "query": f"more about {question}",
             "tool": "keyword",
         }

@@ -44,6 +44,10 @@ def rewritten(query: str, tool: str = "keyword") -> Output:
     return {"query": query, "tool": tool}
 
 
+def supported(probability: float) -> Output:
+    return {"supported": {"noul": probability}}
+
+
 UNREADABLE = {"nothing": "of the kind"}
 
 
@@ -224,6 +228,7 @@ def test_a_gap_is_searched_for_and_then_answered(tools: Tools) -> None:
         rewritten("relays supplied Falk"),
         judged("sufficient", ("supplied by Falk Relais",)),
         answer("Falk Relais"),
+        supported(0.9),  # no cited passage mentions E-1024
     )
     prediction = ask(tools, script, bounds=NARROW)
     assert (prediction.stop_reason, prediction.answer) == ("sufficient", "Falk Relais")
@@ -359,6 +364,74 @@ def test_a_passage_is_shown_where_it_ranks_best_not_where_it_was_seen_first(tool
     assert passages_shown(script.prompts[1])[0] == "Relay supplier"
 
 
+# --- the check ---
+
+
+def test_an_answer_whose_claims_hold_costs_no_call(tools: Tools) -> None:
+    prediction = ask(tools, Script(judged(), answer("below 19.2 V")))
+    assert (prediction.check.outcome, prediction.check.by, prediction.usage.lm_calls) == ("holds", "rule", 2)
+
+
+def test_an_answer_with_a_number_of_its_own_is_worth_one_more_search(tools: Tools) -> None:
+    script = Script(
+        judged(quotes=("sync cable is 140 m",)),
+        answer("150 m"),
+        rewritten("relays"),
+        judged(quotes=("sync cable is 140 m",)),
+        answer("140 m"),
+    )
+    prediction = ask(tools, script, "Which cable length is allowed?", bounds=NARROW)
+    assert (prediction.answer, prediction.check.outcome, prediction.stop_reason) == ("140 m", "holds", "sufficient")
+    assert "150 stands in no passage" in script.prompts[2]  # what the new query is to find
+    assert prediction.hops[1].goal == "150 stands in no passage"
+
+
+def test_a_second_answer_that_fails_is_an_abstention_that_says_why(tools: Tools) -> None:
+    cable = judged(quotes=("sync cable is 140 m",))
+    script = Script(cable, answer("150 m"), rewritten("relays"), cable, answer("160 m"))
+    prediction = ask(tools, script, "Which cable length is allowed?", bounds=NARROW)
+    assert (prediction.abstained, prediction.verdict, prediction.stop_reason) == (
+        True,
+        "insufficient",
+        "no_new_evidence",
+    )
+    assert prediction.check.reason == "160 stands in no passage"
+    assert prediction.citations == ()
+
+
+@pytest.mark.parametrize(("probability", "abstained", "outcome"), [(0.9, False, "holds"), (0.1, True, "fails")])
+def test_a_doubtful_answer_is_decided_by_the_lm(
+    tools: Tools, probability: float, abstained: bool, outcome: str
+) -> None:
+    outputs = [judged(quotes=("sync cable is 140 m",)), answer("140 m"), supported(probability)]
+    outputs += [rewritten("qqq zzz")] if abstained else []
+    prediction = ask(tools, Script(*outputs), "Which cable must not be longer?", bounds=NARROW)
+    assert prediction.abstained is abstained
+    if not abstained:
+        assert (prediction.check.outcome, prediction.check.by, prediction.check.probability) == (outcome, "lm", 0.9)
+
+
+def test_a_threshold_of_zero_asks_no_lm(tools: Tools) -> None:
+    lm = Script(judged(quotes=("sync cable is 140 m",)), answer("140 m"))
+    with dspy.context(lm=lm, adapter=LeanJSONAdapter()):
+        program = AgenticRAG(tools.retrievers)
+        program.check.fields["supported"]["threshold"] = 0.0
+        prediction = program(question="Which cable must not be longer?")
+    assert (prediction.check.outcome, prediction.check.by, lm.n_left) == ("doubtful", "rule", 0)
+
+
+def test_an_unreadable_check_is_no_reason_to_withhold_an_answer(tools: Tools) -> None:
+    script = Script(judged(quotes=("sync cable is 140 m",)), answer("140 m"), UNREADABLE)
+    prediction = ask(tools, script, "Which cable must not be longer?")
+    assert (prediction.abstained, prediction.check.outcome) == (False, "doubtful")
+
+
+def test_the_passage_that_holds_the_number_is_cited(tools: Tools) -> None:
+    script = Script(judged(quotes=("sync cable is 140 m", "E-1024 means")), answer("140 m", ()))
+    prediction = ask(tools, script, "Which cable length is allowed?")
+    assert [one.partition("#")[0] for one in prediction.citations] == ["cable"]
+
+
 # --- conversations and roles ---
 
 
@@ -445,6 +518,7 @@ def test_the_record_is_immutable_and_plain(tools: Tools) -> None:
         "context",
         "usage",
         "error",
+        "check",
     }
     assert [hop["query"] for hop in plain["hops"]] == [PLAIN, "sync cable", "relays"]
     assert plain["context"][0]["text"]
