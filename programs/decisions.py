@@ -49,7 +49,7 @@ def decide(decider: dspy.Predict, **inputs: Any) -> dspy.Prediction:
 
 
 class OptionReader:
-    """An LM as DSPy's decision protocol wants it: one forward pass a question, nothing generated but one token.
+    """An LM as DSPy's decision protocol wants it: one forward pass a question, and a token more for the reply to end.
 
     Inputs come before the question, so that several questions on the same inputs share what a server keeps cached.
     """
@@ -77,7 +77,7 @@ class OptionReader:
                 said = "yes" if _is_yes(demo[name]) else "no"
                 messages += [Message.user(_ask(state["inputs"], demo, question)), Message.assistant(said)]
         messages.append(Message.user(_ask(state["inputs"], state["inputs"], question)))
-        config = Config(max_tokens=1, temperature=0.0, logprobs=_N_TOP)
+        config = Config(max_tokens=2, temperature=0.0, logprobs=_N_TOP)
         request = Request(model=self.lm.model, system=state["instructions"], messages=tuple(messages), config=config)
         return probability_of_yes(self.lm(request))
 

@@ -8,9 +8,10 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from programs import rules
-from programs.claims import check_claims
+from programs.claims import check_claims, lacking_acronyms
+from programs.conflicts import disagree, prefer_current, settle
 from programs.decisions import UndecidedError, decide, make_decider, threshold_of
-from programs.prompting import IN_CHINESE, SMALL_TALK, format_conversation, format_passages, say_not_found
+from programs.prompting import IN_CHINESE, NAME_BOTH, SMALL_TALK, format_conversation, format_passages, say_not_found
 from programs.record import Check, StopReason, make_prediction
 from programs.run import Bounds, Evidence, Run
 from retrievers.records import Hit, Retriever
@@ -68,14 +69,18 @@ class NaiveRAG(dspy.Module):
         """Answer from `context`; without passages, or without a readable answer, abstain."""
         if not context:
             return _abstain(run, stop_reason, None)
-        return _finish(run, self._draft(run, context), stop_reason, None)
+        return _finish(run, self._draft(run, Evidence("sufficient", context)), stop_reason, None)
 
-    def _draft(self, run: Run, context: tuple[Hit, ...]) -> Draft:
-        """Write an answer from `context`, in the language of the question."""
+    def _draft(self, run: Run, evidence: Evidence) -> Draft:
+        """Write an answer from the evidence, in the language of the question; of sources that disagree, the newest."""
+        context, hint = evidence.passages, ""
+        if evidence.verdict == "conflict":
+            context, is_open = settle(context)
+            hint = NAME_BOTH if is_open else ""
         passages = format_passages(context, run.question, run.bounds)
-        output, error = _predict(self.answer, passages=passages, question=run.question)
+        output, error = _predict(self.answer, passages=passages, question=run.question + hint)
         if output and rules.is_in_other_language(run.question, str(output.answer)) and _may_call(run):
-            again, _ = _predict(self.answer, passages=passages, question=run.question + IN_CHINESE)
+            again, _ = _predict(self.answer, passages=passages, question=run.question + hint + IN_CHINESE)
             output = again if again and rules.is_chinese(str(again.answer)) else output
         answer = str(output.answer).strip() if output else ""
         cited = _cited(output.citations, answer, context) if answer else ()
@@ -134,37 +139,43 @@ class AgenticRAG(NaiveRAG):
 
     def _judge(self, run: Run) -> Evidence:
         """Judge what was found: by rule where it can't be enough, else by the LM, held to the words it quotes."""
-        context = run.context()
-        if lacking := rules.lacking_ids(run.question, _texts(context)):
-            return run.note(Evidence("insufficient", context, f"a passage about {', '.join(lacking)}", by="rule"))
+        context = prefer_current(run.context(), run.context(), run.question)
+        texts = _texts(context)
+        if lacking := rules.lacking_ids(run.question, texts) or lacking_acronyms(run.question, texts):
+            return run.note(
+                Evidence("insufficient", context, f"a passage about {', '.join(lacking)}", by="rule"), context
+            )
         if not context:
-            return run.note(Evidence("insufficient", context, run.question, by="rule"))
+            return run.note(Evidence("insufficient", context, run.question, by="rule"), context)
         output, _ = _decide(
             self.judge, passages=format_passages(context, run.question, run.bounds), question=run.question
         )
         if output is None:  # an unreadable judgement is no reason to withhold an answer
-            return run.note(Evidence("sufficient", context, by="rule"))
+            return run.note(Evidence("sufficient", context, by="rule"), context)
         quotes = _found(output.quotes, context)
         enough = quotes and (not rules.asks_for_number(run.question) or any(map(rules.has_number, quotes)))
         if output.verdict != "insufficient" and not enough:  # words that stand in no passage are no evidence
-            return run.note(Evidence("insufficient", context, run.question, by="rule", quotes=quotes))
+            return run.note(Evidence("insufficient", context, run.question, by="rule", quotes=quotes), context)
         passages = _holding(quotes, context) or context
-        return run.note(Evidence(output.verdict, passages, str(output.missing).strip(), "lm", quotes))
+        verdict: Verdict = (
+            "sufficient" if output.verdict == "conflict" and not disagree(quotes, passages) else output.verdict
+        )
+        return run.note(Evidence(verdict, passages, str(output.missing).strip(), "lm", quotes), context)
 
     def _conclude(self, run: Run) -> dspy.Prediction:
         """Search until the evidence will do, then answer; an answer that fails its check is worth one more search."""
-        evidence = self._judge(run)
+        evidence, check = self._judge(run), None
         for is_last in (False, True):
             while evidence.verdict == "insufficient":
                 if stop := self._search_again(run, evidence):
-                    return _abstain(run, stop, "insufficient")
+                    return _abstain(run, stop, "insufficient", check=check, known=evidence.quotes)
                 evidence = self._judge(run)
-            draft = self._draft(run, evidence.passages)
+            draft = self._draft(run, evidence)
             check, citations = self._check(run, draft)
             if draft.error or check.outcome != "fails":
                 break
             if is_last:
-                return _abstain(run, "no_new_evidence", "insufficient", check=check)
+                return _abstain(run, "no_new_evidence", "insufficient", check=check, known=evidence.quotes)
             evidence = Evidence("insufficient", evidence.passages, check.reason, check.by, evidence.quotes)
         return _finish(run, draft, "sufficient", evidence.verdict, citations, check)
 
@@ -275,8 +286,9 @@ def _abstain(
     *,
     error: str | None = None,
     check: Check | None = None,
+    known: Sequence[str] = (),
 ) -> dspy.Prediction:
-    text = say_not_found(run.question, run.queries)
+    text = say_not_found(run.question, run.queries, known)
     return _result(
         run, stop_reason, verdict, answer=text, abstained=True, context=run.context(), error=error, check=check
     )

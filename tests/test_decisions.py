@@ -33,7 +33,7 @@ def test_a_decision_is_read_from_the_likeliest_next_tokens(tokens: dict[str, flo
         assert supported.probability == pytest.approx(probability)
         assert supported.value is (probability >= 0.5)
         [request] = server.requests
-    assert request["max_tokens"] == 1
+    assert request["max_tokens"] == 2
     assert request["logprobs"] is True
     assert request["top_logprobs"] == 20
     assert lm.meter.usage.lm_calls == 1

@@ -214,9 +214,50 @@ def test_an_unreadable_judgement_is_no_reason_to_withhold_an_answer(tools: Tools
     assert not prediction.abstained
 
 
-def test_a_conflict_is_answered_and_said(tools: Tools) -> None:
-    prediction = ask(tools, Script(judged("conflict"), answer("both")))
+def test_a_conflict_of_two_sources_is_answered_with_both(tools: Tools) -> None:
+    script = Script(judged("conflict", ("below 19.2 V", "is 140 m")), answer("both"))
+    prediction = ask(tools, script, "Which limit, supply voltage or sync cable?")
     assert (prediction.verdict, prediction.stop_reason, prediction.abstained) == ("conflict", "sufficient", False)
+    assert "give each value with its source" in script.prompts[1]
+
+
+def test_a_conflict_needs_two_sources_that_were_quoted(tools: Tools) -> None:
+    script = Script(judged("conflict", ("below 19.2 V",)), answer("below 19.2 V"))
+    prediction = ask(tools, script)
+    assert prediction.verdict == prediction.hops[0].verdict == "sufficient"
+    assert "give each value" not in script.prompts[1]
+
+
+def test_a_superseded_issue_is_not_shown_beside_the_current_one(tools: Tools) -> None:
+    issues = [
+        Hit(
+            Passage(f"{year}#0", year, f"Passwords ({year})", text, {"status": status, "date": f"{year}-01-01"}),
+            1,
+            rank,
+        )
+        for rank, (year, text, status) in enumerate(
+            [("2023", "at least 10 characters", "superseded"), ("2025", "14 characters now", "current")], start=1
+        )
+    ]
+
+    class Fixed:
+        def search(self, query: str, k: int = 10, filters: Mapping[str, Any] | None = None) -> list[Hit]:
+            return issues
+
+    fixed = dataclasses.replace(tools, retrievers={"hybrid": Fixed(), "dense": Fixed(), "keyword": Fixed()})
+    script = Script(judged(quotes=("14 characters",)), answer("14"))
+    prediction = ask(fixed, script, "How long must a password be?")
+    assert passages_shown(script.prompts[0]) == ["Passwords (2025) | current | 2025-01-01"]
+    assert prediction.hops[0].judged == ("2025#0",)
+    script = Script(judged(quotes=("10 characters",)), answer("10"))
+    prediction = ask(fixed, script, "How long had a password to be before?")
+    assert len(passages_shown(script.prompts[0])) == 2
+
+
+def test_an_acronym_that_no_passage_holds_is_insufficient_without_asking_the_judge(tools: Tools) -> None:
+    prediction = ask(tools, Script(rewritten("zzz")), "What is the MTBF of the sync cable?")
+    assert (prediction.hops[0].judged_by, prediction.hops[0].missing) == ("rule", "a passage about MTBF")
+    assert prediction.abstained
 
 
 # --- the loop and every way out of it ---
@@ -396,6 +437,7 @@ def test_a_second_answer_that_fails_is_an_abstention_that_says_why(tools: Tools)
         "no_new_evidence",
     )
     assert prediction.check.reason == "160 stands in no passage"
+    assert prediction.answer.endswith(". Nearest: “sync cable is 140 m”")
     assert prediction.citations == ()
 
 
