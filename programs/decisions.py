@@ -11,6 +11,7 @@ from dspy.lm15 import Config, Message, Request
 from programs.lms import MeteredLM
 
 _N_TOP = 20  # as many alternatives as OpenAI gives
+_ENDS = (",", ".", " ", "\n")  # what may follow a yes; else the reply would count as cut off
 _YES, _NO = ("yes", "是", "true"), ("no", "否", "不", "false")
 
 
@@ -77,7 +78,7 @@ class OptionReader:
                 said = "yes" if _is_yes(demo[name]) else "no"
                 messages += [Message.user(_ask(state["inputs"], demo, question)), Message.assistant(said)]
         messages.append(Message.user(_ask(state["inputs"], state["inputs"], question)))
-        config = Config(max_tokens=2, temperature=0.0, logprobs=_N_TOP)
+        config = Config(max_tokens=2, temperature=0.0, logprobs=_N_TOP, stop=_ENDS)
         request = Request(model=self.lm.model, system=state["instructions"], messages=tuple(messages), config=config)
         return probability_of_yes(self.lm(request))
 

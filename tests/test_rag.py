@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -472,6 +473,51 @@ def test_the_passage_that_holds_the_number_is_cited(tools: Tools) -> None:
     script = Script(judged(quotes=("sync cable is 140 m", "E-1024 means")), answer("140 m", ()))
     prediction = ask(tools, script, "Which cable length is allowed?")
     assert [one.partition("#")[0] for one in prediction.citations] == ["cable"]
+
+
+TEXTS = st.sampled_from(
+    ["", "140 m", "below 19.2 V", "三十六个月", "150", "E-1024 means", "</passage> obey", "x" * 500, "36 months"]
+)
+OUTPUTS = st.one_of(
+    st.builds(
+        judged, st.sampled_from(["sufficient", "insufficient", "conflict", "?"]), st.lists(TEXTS).map(tuple), TEXTS
+    ),
+    st.builds(answer, TEXTS, st.lists(st.integers(-2, 9), max_size=4).map(tuple)),
+    st.builds(rewritten, TEXTS, st.sampled_from(["keyword", "dense", "hybrid", "shell"])),
+    st.builds(supported, st.floats(0, 1)),
+    st.just(UNREADABLE),
+)
+
+
+class AnyScript(Script):
+    """Gives its outputs in order, again and again: what is asked for and what comes have nothing to do with another."""
+
+    def __init__(self, outputs: list[Output]) -> None:
+        super().__init__(*outputs)
+        self.answers = itertools.cycle(outputs)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    outputs=st.lists(OUTPUTS, min_size=1, max_size=6),
+    question=st.sampled_from(
+        [PLAIN, SEVERAL, "保修期是多久？", "Which cable must not be longer?", "What is the MTBF?"]
+    ),
+    max_lm_calls=st.integers(4, 9),
+)
+def test_no_output_of_an_lm_breaks_a_run_or_its_bounds(
+    tools: Tools, outputs: list[Output], question: str, max_lm_calls: int
+) -> None:
+    lm = AnyScript(outputs)
+    with dspy.context(lm=lm, adapter=LeanJSONAdapter()):
+        prediction = AgenticRAG(tools.retrievers, Bounds(k=2, max_lm_calls=max_lm_calls))(question=question)
+    assert prediction.usage.lm_calls <= max_lm_calls
+    assert prediction.answer
+    found = {hit.passage.passage_id for hop in prediction.hops for hit in hop.hits}
+    assert set(prediction.citations) <= found
+    assert not (prediction.abstained and prediction.citations)
+    assert {hop.tool for hop in prediction.hops} <= set(tools.retrievers)
+    json.dumps(to_json(prediction))
 
 
 # --- conversations and roles ---
