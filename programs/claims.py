@@ -9,7 +9,7 @@ from programs import rules
 from retrievers.records import Hit
 from trainsets.normalize import facts
 
-Outcome = Literal["holds", "doubtful", "fails"]
+Outcome = Literal["holds", "computed", "doubtful", "fails"]
 
 _COMPUTED = re.compile(
     r"\b(how many|how much|total|sum|add up|altogether|in all|combined|difference|average|older|newer|longer|shorter|"
@@ -38,16 +38,16 @@ def check_claims(question: str, answer: str, cited: Sequence[Hit], shown: Sequen
     """Check an answer against the passages it cites, or else against all that were shown.
 
     Every number, date and id of the answer must stand in a passage or in the question, in whatever form either writes
-    it (`1,250`, `两年`, `14 March 2025`). One that stands in none fails the answer; where the question asks for
-    something computed (a sum, a difference, a count) that is only doubtful. So is a term of the question (an id, a
-    date, an acronym, a negation) that no cited passage mentions.
+    it (`1,250`, `两年`, `14 March 2025`). One that stands in none fails the answer, unless the question asks for
+    something computed (a sum, a difference, a count). An answer is doubtful where no cited passage mentions a term of
+    the question (an id, a date, an acronym, a negation).
     """
     question = re.sub(r"['’]s\b", "", question)
     claimed = facts(answer) - facts(question)
     held = tuple(cited) if cited and claimed <= _facts_of(cited) else _holding(claimed, cited, shown)
     if lacking := claimed - _facts_of(held):
         reason = f"{', '.join(sorted(lacking))} stands in no passage"
-        return Finding("doubtful" if _COMPUTED.search(question) else "fails", reason, tuple(cited))
+        return Finding("computed" if _COMPUTED.search(question) else "fails", reason, tuple(cited))
     if terms := _terms_lacking(question, held or shown):
         return Finding("doubtful", f"no cited passage mentions {', '.join(terms)}", held)
     return Finding("holds", citations=held)

@@ -28,7 +28,9 @@ from signatures import (
 
 Turn = Mapping[str, str]
 MAX_STEPS = 3
-CHECK_THRESHOLD = 0.5
+# Train questions, 41 with their gold passage and 12 near misses with the best passage found: P(yes) of the 1.5B has an
+# AUC of .83. At .15 it lets 40 of 41 pass and stops 4 of 12; at .4, where it stops 10, it stops 7 of the 41 too.
+CHECK_THRESHOLD = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ class AgenticRAG(NaiveRAG):
         check = Check(finding.outcome, finding.reason, "rule")
         if check.outcome == "doubtful" and threshold_of(self.check, "supported") and _may_call(run):
             passages = format_passages(finding.citations or draft.context, run.question, run.bounds)
-            check = _ask_check(self.check, check, passages=passages, question=run.question, answer=draft.answer)
+            check = _ask_check(self.check, check, passages=passages, question=run.question)
         return check, finding.citations
 
     def _search_again(self, run: Run, evidence: Evidence) -> StopReason | None:

@@ -52,7 +52,7 @@ class Hop:
 class Check:
     """What was made of the answer: why it is doubtful or fails, and how sure an LM was, if it was asked."""
 
-    outcome: Literal["holds", "doubtful", "fails"]
+    outcome: Literal["holds", "computed", "doubtful", "fails"]
     reason: str = ""
     by: Literal["rule", "lm"] = "rule"
     probability: float | None = None

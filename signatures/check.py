@@ -1,4 +1,4 @@
-"""Whether an answer is what its passages state for exactly the question asked."""
+"""Whether the passages that an answer cites state what exactly was asked."""
 
 import dspy
 
@@ -8,5 +8,4 @@ class CheckAnswer(dspy.Signature):
 
     passages: str = dspy.InputField()
     question: str = dspy.InputField()
-    answer: str = dspy.InputField()
-    supported: bool = dspy.OutputField(desc="Do the passages state this answer to exactly this question?")
+    supported: bool = dspy.OutputField(desc="Do the passages state the exact answer to this question?")

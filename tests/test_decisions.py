@@ -7,7 +7,7 @@ from programs.decisions import OptionReader, UndecidedError, decide, make_decide
 from programs.lms import MeteredLM, Roles, bind, make_lm
 from signatures import CheckAnswer
 
-INPUTS = {"passages": "<passage 1> t\nThe cable is 140 m.\n</passage>", "question": "How long?", "answer": "140 m"}
+INPUTS = {"passages": "<passage 1> t\nThe cable is 140 m.\n</passage>", "question": "How long?"}
 
 
 def reader_at(server: ScriptedServer) -> MeteredLM:
@@ -47,7 +47,7 @@ def test_the_inputs_come_first_and_the_question_last() -> None:
             decide(make_decider(CheckAnswer, 0.5), **INPUTS)
         prompt = prompt_of(server.requests[0])
     assert prompt.startswith("passages:\n<passage 1> t")
-    assert prompt.endswith("Do the passages state this answer to exactly this question? Reply yes or no.")
+    assert prompt.endswith("Do the passages state the exact answer to this question? Reply yes or no.")
     assert server.requests[0]["messages"][0]["content"].startswith("Check an answer")
 
 
@@ -77,7 +77,7 @@ def test_a_threshold_is_a_part_of_the_state() -> None:
 def test_demos_are_earlier_turns() -> None:
     decider = make_decider(CheckAnswer, 0.5)
     decider.demos = [
-        dspy.Example(INPUTS | {"answer": "150 m", "supported": False}),
+        dspy.Example(INPUTS | {"question": "How wide?", "supported": False}),
         dspy.Example(INPUTS | {"supported": {"value": True, "confidence": 1.0}}),
         dspy.Example(INPUTS),
     ]
@@ -98,7 +98,7 @@ def test_an_optimizer_fits_the_threshold_without_another_lm_call() -> None:
         return {"yes": p, "no": 1 - p}
 
     examples = [
-        dspy.Example(INPUTS | {"answer": f"{word} {n}", "expected": word == "right"}).with_inputs(*INPUTS)
+        dspy.Example(INPUTS | {"question": f"{word} {n}", "expected": word == "right"}).with_inputs(*INPUTS)
         for n in range(10)
         for word in ("right", "wrong")
     ]
