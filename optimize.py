@@ -15,6 +15,7 @@ from programs.cli import (
     add_case_flags,
     add_index_flag,
     add_lm_flags,
+    add_tool_flags,
     add_tracking_flags,
     note,
     positive,
@@ -51,6 +52,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=positive, default=1, help="cases at the same time (1)")
     parser.add_argument("--out", type=Path, default=EXPORT_DIR, metavar="DIR", help=f"export folder ({EXPORT_DIR})")
     add_index_flag(parser)
+    add_tool_flags(parser)
     add_case_flags(parser)
     add_lm_flags(parser)
     add_tracking_flags(parser)
@@ -68,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_target(args.out)
     train, val, dev = load_splits(args)
-    tools = open_tools(args.index)
+    tools = open_tools(args.index, args.database, args.tools)
     seed_program = load_program(args.program, tools)
     settings = Settings(args.optimizer, args.max_demos, args.auto, args.trials, args.seed, args.threads)
     roles = roles_from(args)

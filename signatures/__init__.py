@@ -6,10 +6,12 @@ from signatures.condense import CondenseQuestion
 from signatures.judge import JudgeEvidence, Verdict
 from signatures.plan import TOOLS, PlanSearches, SearchStep, Tool
 from signatures.rewrite import RewriteQuery
+from signatures.tools import CallTool, WriteQuery
 
 __all__ = [
     "TOOLS",
     "AnswerFromPassages",
+    "CallTool",
     "CheckAnswer",
     "CondenseQuestion",
     "JudgeEvidence",
@@ -18,4 +20,5 @@ __all__ = [
     "SearchStep",
     "Tool",
     "Verdict",
+    "WriteQuery",
 ]
