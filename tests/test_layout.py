@@ -20,7 +20,7 @@ ALLOWED = {
     "programs": {"signatures", "retrievers"},
     "scripts": set(PACKAGES),
 }
-# The one step aside: what an answer and its sources say is compared by the forms of numbers and dates that it is scored with.
+# The one step aside: answers and sources are compared in the forms of numbers and dates that answers are scored with.
 ASIDE = {name: {"trainsets.normalize"} for name in ("programs/claims.py", "programs/conflicts.py")}
 # Libraries that only one file may know, so that another can take their place.
 BOUNDARIES = (
