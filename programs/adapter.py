@@ -5,9 +5,9 @@ from typing import Any
 
 import dspy
 from dspy.adapters.utils import format_field_value, get_annotation_name
-from dspy.utils.exceptions import AdapterParseError
+from dspy.utils.exceptions import AdapterParseError, LMError
 
-from programs.meter import Usage
+from programs.meter import EndpointDown, Usage
 from programs.rules import repair
 
 # A half of a surrogate pair as JSON escapes it: no LM takes it back, and no file holds it.
@@ -16,12 +16,19 @@ _HALF_CHARACTER = re.compile(
 )
 
 
+class CutOffError(AdapterParseError):
+    """An output that ended at the token limit, before it was whole."""
+
+    default_code = "output_cut_off"
+
+
 class LeanJSONAdapter(dspy.JSONAdapter):
     """DSPy's JSON adapter with a short system message.
 
     The stock format spends about 300 tokens a call on describing itself, which is seconds on a CPU. What never
     changes (instructions, output fields, demos) comes first, so that a server keeps it cached; the inputs come last.
-    An output that can't be parsed is counted in the run's meter and raised, never retried in another format.
+    An output that can't be parsed is counted in the run's meter and raised, never retried in another format. Where an
+    LM fails that has a fallback, that is asked, in the format it can do.
     """
 
     def __init__(self) -> None:
@@ -63,19 +70,35 @@ class LeanJSONAdapter(dspy.JSONAdapter):
                 raise AdapterParseError(type(self).__name__, signature, completion, message=f"Field {name} is null.")
         return fields
 
-    def __call__(self, lm: dspy.BaseLM, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+    def __call__(
+        self, lm: dspy.BaseLM, lm_kwargs: dict[str, Any], signature: type[dspy.Signature], *args: Any, **kwargs: Any
+    ) -> list[dict[str, Any]]:
         """Format, call the LM, parse.
 
         Raises:
+            CutOffError: The output ended at the token limit and can't be parsed.
             AdapterParseError: The output is empty or no JSON object, or a field is missing or of the wrong type.
         """
+        reply: dict[str, Any] = {}  # filled in by the LM
         try:
-            return super().__call__(lm, *args, **kwargs)
-        except AdapterParseError:
+            with dspy.context(reply_facts=reply):
+                return self._ask(lm, lm_kwargs, signature, *args, **kwargs)
+        except AdapterParseError as error:
             for meter in (getattr(lm, "meter", None), dspy.settings.get("run_meter")):
                 if meter is not None:
                     meter.add(Usage(parse_failures=1))
+            if reply.get("is_cut_off"):
+                raise CutOffError(error.adapter_name, signature, error.lm_response, "Cut off at max_tokens.") from error
             raise
+
+    def _ask(self, lm: dspy.BaseLM, lm_kwargs: dict[str, Any], *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        try:
+            return super().__call__(lm, dict(lm_kwargs), *args, **kwargs)
+        except (LMError, EndpointDown) as error:
+            stand_in = lm.stand_in(error) if hasattr(lm, "stand_in") else None
+            if stand_in is None:
+                raise
+        return super().__call__(stand_in, dict(lm_kwargs), *args, **kwargs)
 
 
 def _field_line(name: str, info: Any) -> str:

@@ -36,6 +36,8 @@ def add_lm_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--answer-lm", metavar="LM", help="another LM for the answer")
     group.add_argument("--decision-lm", metavar="LM", help="another LM for plan, judge and rewrite")
+    group.add_argument("--fallback-lm", metavar="LM", help="answers where the others fail; not behind --api-base")
+    group.add_argument("--timeout", type=positive, metavar="S", help="seconds for one LM call with its retries (300)")
     group.add_argument("--api-base", metavar="URL", help="address of an OpenAI-compatible server; key in LM_API_KEY")
 
 
@@ -90,9 +92,17 @@ def positive(text: str) -> int:
 
 def roles_from(args: argparse.Namespace) -> "Roles":
     """Build the LMs that the flags ask for."""
+    from programs.endpoint import Patience
     from programs.lms import make_roles
 
-    return make_roles(args.lm, answer_lm=args.answer_lm, decision_lm=args.decision_lm, api_base=args.api_base)
+    return make_roles(
+        args.lm,
+        answer_lm=args.answer_lm,
+        decision_lm=args.decision_lm,
+        api_base=args.api_base,
+        fallback_lm=args.fallback_lm,
+        patience=Patience(call_s=args.timeout) if args.timeout else None,
+    )
 
 
 def run_guarded(run: Callable[[], int]) -> int:

@@ -4,9 +4,10 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,14 +17,22 @@ from dspy.utils.exceptions import LMConfigurationError, LMError, LMInvalidReques
 
 from programs.adapter import LeanJSONAdapter
 from programs.addresses import bypass_proxies, without_secrets
+from programs.endpoint import (
+    FAILURES_BEFORE_FALLBACK,
+    Breaker,
+    Patience,
+    StreamCutError,
+    WatchedStream,
+    call_patiently,
+    within,
+)
 from programs.local_lm import DEFAULT_MODEL, MODELS, cache_dir, start
-from programs.meter import BudgetExceeded, Meter, Usage
+from programs.meter import BudgetExceeded, LMCall, Meter, Usage
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "true")  # prices from the package: nothing is fetched at run time
 
-TIMEOUT_S = 300
 MAX_TOKENS = 400
-N_RETRIES = 2
+_SOCKET_TIMEOUT_S = 300  # ends what a deadline left behind; a part of DSPy's cache key, so the same for all calls
 _CACHE_BYTES = 4 << 30
 _SAMPLING = ("temperature", "top_p", "seed", "max_tokens", "max_completion_tokens")
 
@@ -33,16 +42,34 @@ class LMSpecError(ValueError):
 
 
 class MeteredLM(dspy.LM):
-    """A `dspy.LM` whose every call passes its meter and, inside a run, the run's meter."""
+    """A `dspy.LM` that passes every call through its meter and, inside a run, the run's; patient, and with a fallback.
 
-    def __init__(self, model: str, *, meter: Meter | None = None, label: str = "", **kwargs: Any) -> None:
+    A call is bound in time and tried again where that may help. An endpoint that keeps failing is left alone for a
+    while; where there is a `fallback`, the adapter asks it instead. Copies share the breaker, as they share the
+    endpoint.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        meter: Meter | None = None,
+        label: str = "",
+        patience: Patience | None = None,
+        fallback: "MeteredLM | None" = None,
+        **kwargs: Any,
+    ) -> None:
         """Wrap `dspy.LM`; `label` is how tables and manifests call this LM, without an address or a secret."""
-        super().__init__(model, **kwargs)
+        super().__init__(model, num_retries=0, **kwargs)
         self.meter = meter or Meter()
         self.label = label or model
+        self.patience = patience or Patience()
+        self.fallback = fallback
+        self.reports_options = False  # whether the probabilities of the next token are known to be right
+        self.breaker = Breaker(FAILURES_BEFORE_FALLBACK) if fallback else Breaker()
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
-        """Call the LM unless the budget is spent.
+        """Call the LM unless the budget is spent or it keeps failing.
 
         Raises:
             BudgetExceeded: The budget of the meter is spent, or the block that bound this LM has been left.
@@ -52,21 +79,75 @@ class MeteredLM(dspy.LM):
         if (is_over := dspy.settings.get("is_over")) and is_over.is_set():
             raise BudgetExceeded("the run that made this call is over")
         self.meter.admit()
+        return self.breaker.guard(lambda: self._call(prompt, messages, kwargs))
+
+    def stand_in(self, error: BaseException) -> "MeteredLM | None":
+        """Return the LM to ask after `error`, if another one may help; counts it."""
+        if self.fallback is None or isinstance(error, LMInvalidRequestError | StreamCutError):
+            return None
+        self._add(Usage(fallback_calls=1))
+        return self.fallback
+
+    def _call(self, prompt: Any, messages: Any, kwargs: dict[str, Any]) -> Any:
+        def ask(**more: Any) -> Any:
+            with dspy.context(call_began=time.monotonic()):
+                return dspy.LM.__call__(self, prompt, messages=messages, **kwargs, **more)
+
+        if dspy.settings.send_stream is None:
+            return call_patiently(lambda left: within(left, ask, self.model), self.patience, self._count_retry)
+        return call_patiently(lambda left: self._stream(ask, left), self.patience, self._count_retry)
+
+    def _stream(self, ask: Callable[..., Any], seconds: float) -> Any:
+        # On this very thread: DSPy hands tokens to the event loop that waits for it.
+        stream = WatchedStream(dspy.settings.send_stream, seconds, self.model)
         try:
-            return super().__call__(prompt, messages=messages, **kwargs)
-        except LMInvalidRequestError:  # this request is wrong (too long, say), which tells nothing about the endpoint
-            raise
+            with dspy.context(send_stream=stream):
+                return ask(timeout=min(seconds, self.patience.first_token_s))
         except LMError as error:
-            self.meter.fail(error)
+            if stream.has_sent:
+                raise StreamCutError(f"the answer broke off: {error.message}", model=self.model) from error
             raise
+
+    def _count_retry(self) -> None:
+        self._add(Usage(retries=1))
+
+    def _add(self, usage: Usage, call: LMCall | None = None) -> None:
+        for meter in (self.meter, dspy.settings.get("run_meter")):
+            if meter is not None:
+                meter.add(usage, call)
+
+    def copy(self, **kwargs: Any) -> "MeteredLM":
+        """Copy; a meter given is the fallback's too."""
+        copied: MeteredLM = super().copy(**kwargs)
+        if self.fallback is not None and "meter" in kwargs:
+            copied.fallback = self.fallback.copy(meter=kwargs["meter"])
+        return copied
 
     def update_history(self, entry: dict[str, Any]) -> None:
         """Meter a finished call; DSPy calls this once for each, cached or not."""
         usage = _usage_of(entry)
-        for meter in (self.meter, dspy.settings.get("run_meter")):
-            if meter is not None:
-                meter.add(usage)
+        if (reply := dspy.settings.get("reply_facts")) is not None:
+            reply["is_cut_off"] = usage.truncations > 0
+        began = dspy.settings.get("call_began") or time.monotonic()
+        call = LMCall(
+            asked=_asking(),
+            lm=self.label,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            seconds=round(time.monotonic() - began, 3),
+            is_cached=usage.cached_calls > 0,
+            is_cut_off=usage.truncations > 0,
+            cost_usd=usage.cost_usd,
+        )
+        self._add(usage, call)
         super().update_history(entry)
+
+
+def _asking() -> str:
+    """Return the name of the predictor that makes this call in the program that was called, if any."""
+    modules = dspy.settings.caller_modules or []
+    names = (name for name, one in modules[0].named_predictors() if one is modules[-1]) if modules else iter(())
+    return next(names, "")
 
 
 def _usage_of(entry: dict[str, Any]) -> Usage:
@@ -98,7 +179,15 @@ def _count(usage: Any, *names: str) -> int | None:
     return None
 
 
-def make_lm(spec: str = "local", api_base: str | None = None, meter: Meter | None = None, **kwargs: Any) -> MeteredLM:
+def make_lm(
+    spec: str = "local",
+    api_base: str | None = None,
+    meter: Meter | None = None,
+    *,
+    patience: Patience | None = None,
+    fallback: MeteredLM | None = None,
+    **kwargs: Any,
+) -> MeteredLM:
     """Build an LM from a flag.
 
     Args:
@@ -106,40 +195,45 @@ def make_lm(spec: str = "local", api_base: str | None = None, meter: Meter | Non
             model string such as `openai/gpt-5-mini` or `ollama/qwen3:8b`.
         api_base: Address of an OpenAI-compatible server that serves the model; its key, if any, is in `LM_API_KEY`.
         meter: Counts the calls; a fresh one if left out.
-        **kwargs: Settings for `dspy.LM`, over the defaults (temperature 0, two retries, a timeout).
+        patience: How long and how often a call is tried.
+        fallback: Answers where this one fails.
+        **kwargs: Settings for `dspy.LM`, over the defaults (temperature 0, bounded output).
 
     Raises:
         LMSpecError: Not a model string, or an address that is no HTTP URL.
         LocalLMError: The embedded LM can't be started.
     """
-    settings = {"temperature": 0.0, "max_tokens": MAX_TOKENS, "num_retries": N_RETRIES, "timeout": TIMEOUT_S, **kwargs}
+    settings = {"temperature": 0.0, "max_tokens": MAX_TOKENS, "timeout": _SOCKET_TIMEOUT_S, **kwargs}
+    settings |= {"meter": meter, "patience": patience, "fallback": fallback}
     if spec == "local" or spec.startswith("local:"):
-        return _local(DEFAULT_MODEL if spec == "local" else spec.removeprefix("local:"), meter, settings)
+        return _local(DEFAULT_MODEL if spec == "local" else spec.removeprefix("local:"), settings)
     if not re.fullmatch(r"[\w.-]+/\S+", spec):
         names = ", ".join(f"local:{name}" for name in MODELS)
         raise LMSpecError(f"not an LM: {spec!r}; use local, {names}, local:PATH.gguf or PROVIDER/MODEL")
     if api_base is None:
-        return _remote(spec, spec, meter, settings)
+        return _remote(spec, spec, settings)
     _check_address(api_base)
     provider, _, name = spec.partition("/")
     key = os.environ.get("LM_API_KEY") or (os.environ.get("OPENAI_API_KEY") if provider == "openai" else None)
     settings |= {"api_key": key} if key else {}
-    return _remote(f"{_declare(api_base)}/{name}", spec, meter, settings)
+    return _remote(f"{_declare(api_base)}/{name}", spec, settings)
 
 
-def _local(model: str, meter: Meter | None, settings: dict[str, Any]) -> MeteredLM:
+def _local(model: str, settings: dict[str, Any]) -> MeteredLM:
     server = start(model)
     bypass_proxies(urlsplit(server.url).hostname or "")
     _declare(server.url, "embedded")
-    return MeteredLM(f"embedded/{server.model_id}", meter=meter, label=f"local:{server.name}", **settings)
+    lm = MeteredLM(f"embedded/{server.model_id}", label=f"local:{server.name}", **settings)
+    lm.reports_options = True
+    return lm
 
 
-def _remote(model: str, label: str, meter: Meter | None, settings: dict[str, Any]) -> MeteredLM:
+def _remote(model: str, label: str, settings: dict[str, Any]) -> MeteredLM:
     try:
-        return MeteredLM(model, meter=meter, label=label, **settings)
+        return MeteredLM(model, label=label, **settings)
     except LMConfigurationError:  # OpenAI's reasoning models refuse both settings
         free = settings | {"temperature": None, "max_tokens": None}
-        return MeteredLM(model, meter=meter, label=label, **free)
+        return MeteredLM(model, label=label, **free)
 
 
 def _check_address(api_base: str) -> None:
@@ -191,12 +285,23 @@ class Roles:
 
 
 def make_roles(
-    lm: str = "local", *, answer_lm: str | None = None, decision_lm: str | None = None, api_base: str | None = None
+    lm: str = "local",
+    *,
+    answer_lm: str | None = None,
+    decision_lm: str | None = None,
+    api_base: str | None = None,
+    fallback_lm: str | None = None,
+    patience: Patience | None = None,
 ) -> Roles:
-    """Build the LMs of a program from flags; both share one meter."""
+    """Build the LMs of a program from flags; all share one meter. The fallback is not behind `api_base`."""
     meter = Meter()
-    answer = make_lm(answer_lm or lm, api_base, meter)
-    decision = answer if (decision_lm or lm) == (answer_lm or lm) else make_lm(decision_lm or lm, api_base, meter)
+    fallback = make_lm(fallback_lm, meter=meter, patience=patience) if fallback_lm else None
+
+    def make(spec: str) -> MeteredLM:
+        return make_lm(spec, api_base, meter, patience=patience, fallback=fallback)
+
+    answer = make(answer_lm or lm)
+    decision = answer if (decision_lm or lm) == (answer_lm or lm) else make(decision_lm or lm)
     return Roles(decision=decision, answer=answer)
 
 
@@ -240,12 +345,18 @@ def identify(lm: MeteredLM) -> dict[str, Any]:
 def check(*lms: MeteredLM) -> None:
     """Make one tiny call to each LM, past the cache, so that a dead endpoint is found before any work.
 
+    An LM that is down and has a fallback is as good as that.
+
     Raises:
         LMError: The call failed; the message names the model and the reason.
     """
     for lm in {id(one): one for one in lms}.values():
-        brief = lm.copy(num_retries=0, **({"max_tokens": 4} if "max_tokens" in lm.kwargs else {}))
+        short = {"max_tokens": 4} if "max_tokens" in lm.kwargs else {}
+        brief = lm.copy(patience=replace(lm.patience, n_retries=0), **short)
         try:
             brief("Say OK.", cache=False)
         except LMError as error:
+            if lm.fallback is not None:
+                check(lm.fallback)
+                continue
             raise LMError(f"no answer from {lm.label}: {error}; check --lm, --api-base and the key") from error

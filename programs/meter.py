@@ -1,9 +1,10 @@
 """Counts what LM calls cost, and stops them at a budget."""
 
 import threading
+from collections import deque
 from dataclasses import asdict, dataclass, replace
 
-MAX_FAILURES = 5  # calls in a row, each retried already
+_CALLS_KEPT = 64  # more than a run may make
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +12,8 @@ class Usage:
     """What a run spent.
 
     Calls answered from the LM cache are counted with the tokens they cost when they were made, so a repeated
-    evaluation reports the same usage; `cached_calls` tells how many of `lm_calls` they are.
+    evaluation reports the same usage; `cached_calls` tells how many of `lm_calls` they are. `retries` are attempts
+    after one that failed, `fallback_calls` those that another LM than the one asked was called for.
     """
 
     lm_calls: int = 0
@@ -22,11 +24,27 @@ class Usage:
     truncations: int = 0
     cost_usd: float = 0.0
     seconds: float = 0.0
+    retries: int = 0
+    fallback_calls: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
         """Add two spendings field by field."""
         mine, theirs = asdict(self), asdict(other)
         return Usage(**{name: mine[name] + theirs[name] for name in mine})
+
+
+@dataclass(frozen=True, slots=True)
+class LMCall:
+    """One call that was answered: which predictor asked (`judge`), which LM answered, what it cost."""
+
+    asked: str
+    lm: str
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: float
+    is_cached: bool = False
+    is_cut_off: bool = False
+    cost_usd: float = 0.0
 
 
 class BudgetExceeded(BaseException):
@@ -51,13 +69,19 @@ class Meter:
         """Start at zero."""
         self.max_calls = max_calls
         self._usage = Usage()
-        self._failures_in_a_row = 0
+        self._calls: deque[LMCall] = deque(maxlen=_CALLS_KEPT)
         self._lock = threading.Lock()
 
     @property
     def usage(self) -> Usage:
         """The total so far."""
         return self._usage
+
+    @property
+    def calls(self) -> tuple[LMCall, ...]:
+        """The latest calls that were answered, oldest first."""
+        with self._lock:
+            return tuple(self._calls)
 
     @property
     def paid_calls(self) -> int:
@@ -74,23 +98,12 @@ class Meter:
         if self.max_calls is not None and self.paid_calls >= self.max_calls:
             raise BudgetExceeded(f"the budget of {self.max_calls} LM calls is spent")
 
-    def add(self, usage: Usage) -> None:
+    def add(self, usage: Usage, call: LMCall | None = None) -> None:
         """Add what one call, or one failure to read its output, cost."""
         with self._lock:
             self._usage = self._usage + usage
-            self._failures_in_a_row = 0
-
-    def fail(self, error: Exception) -> None:
-        """Count a call that failed, its retries included.
-
-        Raises:
-            EndpointDown: No call has succeeded since `MAX_FAILURES` of them failed.
-        """
-        with self._lock:
-            self._failures_in_a_row += 1
-            is_down = self._failures_in_a_row >= MAX_FAILURES
-        if is_down:
-            raise EndpointDown(f"the LM failed {MAX_FAILURES} times in a row: {error}") from error
+            if call is not None:
+                self._calls.append(call)
 
     def taken(self, seconds: float) -> Usage:
         """Return the total with the wall time of the run filled in."""

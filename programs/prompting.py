@@ -12,8 +12,10 @@ SMALL_TALK = {
     "zh": "您好！请提问，我会根据已收录的资料回答。",
 }
 IN_CHINESE = "（请用中文回答）"
+NAME_BOTH = " (The passages disagree and neither is newer: give each value with its source. 各说法都列出)"
 _TURNS = 6
 _TURN_CHARS = 300
+_QUOTE_CHARS = 160
 _PIECE = re.compile(r"[^\n。！？；]*?(?:[.!?](?=\s)|[\n。！？；]|$)\s*", re.DOTALL)
 _DELIMITER = re.compile(r"</?passage\b[^>]*>", re.IGNORECASE)
 
@@ -77,9 +79,12 @@ def ask_back(question: str, choices: Mapping[str, Sequence[str]]) -> str:
     return "Which one do you mean?" + (f" The documents cover {offered}." if offered else "")
 
 
-def say_not_found(question: str, queries: Sequence[str]) -> str:
-    """Return the abstention: that the documents do not say, and what was searched."""
+def say_not_found(question: str, queries: Sequence[str], known: Sequence[str] = ()) -> str:
+    """Return the abstention: that the documents do not say, what was searched, and the nearest words found."""
     searched = dict.fromkeys(queries)
+    nearest = [_cut(quote, _QUOTE_CHARS) for quote in known[:2]]
     if rules.is_chinese(question):
-        return f"资料中没有找到答案。已检索：{'；'.join(searched)}"
-    return f"The documents do not say. Searched: {'; '.join(searched)}"
+        found = f"。相近的内容：{'；'.join(f'“{quote}”' for quote in nearest)}" if nearest else ""
+        return f"资料中没有找到答案。已检索：{'；'.join(searched)}{found}"
+    found = f". Nearest: {'; '.join(f'“{quote}”' for quote in nearest)}" if nearest else ""
+    return f"The documents do not say. Searched: {'; '.join(searched)}{found}"

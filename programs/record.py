@@ -55,6 +55,16 @@ class Hop:
         return bool(self.filters or self.dropped or self.error)
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What was made of the answer: why it is doubtful or fails, and how sure an LM was, if it was asked."""
+
+    outcome: Literal["holds", "computed", "doubtful", "fails"]
+    reason: str = ""
+    by: Literal["rule", "lm"] = "rule"
+    probability: float | None = None
+
+
 def make_prediction(
     *,
     question: str,
@@ -67,6 +77,7 @@ def make_prediction(
     usage: Usage,
     verdict: Verdict | None = None,
     error: str | None = None,
+    check: Check | None = None,
 ) -> dspy.Prediction:
     """Build the result of a run; every value in it is immutable.
 
@@ -84,12 +95,14 @@ def make_prediction(
         context=context,
         usage=usage,
         error=error,
+        check=check,
     )
 
 
 def to_json(prediction: dspy.Prediction) -> dict[str, Any]:
     """Return a prediction as plain data; hits keep their text, so the record can be read without the index."""
     plain = {name: prediction[name] for name in prediction.keys()}
+    plain["check"] = asdict(prediction.check) if prediction.check else None
     plain["usage"] = asdict(prediction.usage)
     plain["hops"] = [asdict(hop) | {"hits": [_hit_id(hit) for hit in hop.hits]} for hop in prediction.hops]
     plain["context"] = [_hit(hit) for hit in prediction.context]

@@ -184,15 +184,15 @@ class Run:
         self.hops.append(replace(hop, kept=_new_passages(hop.hits, seen)))
         return bool(self.hops[-1].kept)
 
-    def note(self, evidence: Evidence) -> Evidence:
-        """Write the verdict of this round on its last hop, and return the evidence."""
+    def note(self, evidence: Evidence, read: tuple[Hit, ...]) -> Evidence:
+        """Write the verdict of this round and what was read for it on its last hop, and return the evidence."""
         self.hops[-1] = replace(
             self.hops[-1],
             verdict=evidence.verdict,
             missing=evidence.missing,
             judged_by=evidence.by,
             quotes=evidence.quotes,
-            judged=tuple(hit.passage.passage_id for hit in self.context()),
+            judged=tuple(hit.passage.passage_id for hit in read),
         )
         return evidence
 

@@ -1,6 +1,7 @@
 """What each LM call is asked, and nothing else."""
 
 from signatures.answer import AnswerFromPassages
+from signatures.check import CheckAnswer
 from signatures.condense import CondenseQuestion
 from signatures.judge import JudgeEvidence, Verdict
 from signatures.plan import TOOLS, PlanSearches, SearchStep, Tool
@@ -11,6 +12,7 @@ __all__ = [
     "TOOLS",
     "AnswerFromPassages",
     "CallTool",
+    "CheckAnswer",
     "CondenseQuestion",
     "JudgeEvidence",
     "PlanSearches",

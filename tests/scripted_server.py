@@ -1,6 +1,7 @@
 """An OpenAI-compatible server on loopback that answers by script: the fields of the requested schema say who asks."""
 
 import json
+import math
 import re
 import threading
 import time
@@ -18,6 +19,7 @@ class ScriptedServer:
     A question in `needs_demos` is answered wrongly while the prompt holds no demo, so that compiling has an effect.
     Plans, verdicts and rewrites have a fixed reply each, `replies` overrides any of them by the first field of its
     schema; a field that nothing is scripted for is filled by its type. After `dies_after` requests all fail.
+    Where token probabilities are asked for, the first token is the likeliest of `next_token`.
     """
 
     def __init__(
@@ -29,6 +31,7 @@ class ScriptedServer:
         seconds: float = 0.0,
         reports_usage: bool = True,
         dies_after: int | None = None,
+        next_token: Callable[[Request], Mapping[str, float]] | None = None,
     ) -> None:
         self.answers = dict(answers or {})
         self.needs_demos = needs_demos
@@ -36,6 +39,7 @@ class ScriptedServer:
         self.seconds = seconds
         self.reports_usage = reports_usage
         self.dies_after = dies_after
+        self.next_token = next_token or (lambda request: {"yes": 0.9, "no": 0.1})
         self.requests: list[Request] = []
         self.headers: list[dict[str, str]] = []
         self.in_flight = self.most_in_flight = 0
@@ -100,6 +104,7 @@ class ScriptedServer:
             "verdict": "sufficient",
             "missing": "",
             "standalone": question,
+            "supported": {"noul": 0.9},
             "query": f"more about {question}",
             "tool": "keyword",
         }
@@ -156,7 +161,10 @@ def _handler_of(script: ScriptedServer) -> type[BaseHTTPRequestHandler]:
             if isinstance(reply, int):
                 self._send(reply, {"error": {"message": f"scripted failure {reply}", "type": "server_error"}})
             else:
-                self._send(200, _completion(request, reply, script.reports_usage))
+                body = _completion(request, reply, script.reports_usage)
+                if request.get("logprobs"):
+                    _add_probabilities(body["choices"][0], script.next_token(request))
+                self._send(200, body)
 
         def _send(self, status: int, body: dict[str, Any]) -> None:
             data = json.dumps(body).encode()
@@ -174,6 +182,13 @@ def _handler_of(script: ScriptedServer) -> type[BaseHTTPRequestHandler]:
             pass
 
     return Handler
+
+
+def _add_probabilities(choice: dict[str, Any], tokens: Mapping[str, float]) -> None:
+    ranked = sorted(tokens.items(), key=lambda one: -one[1])
+    top = [{"token": token, "logprob": math.log(p), "bytes": list(token.encode())} for token, p in ranked]
+    choice["logprobs"] = {"content": [top[0] | {"top_logprobs": top}] if top else []}
+    choice["message"]["content"] = top[0]["token"] if top else ""
 
 
 def _completion(request: Request, content: str, reports_usage: bool) -> dict[str, Any]:

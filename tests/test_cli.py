@@ -8,7 +8,7 @@ import pytest
 from dspy.utils.exceptions import LMError
 
 from programs import cli
-from programs.cli import UsageError, positive, progress, run_guarded, show_table
+from programs.cli import UsageError, add_lm_flags, positive, progress, roles_from, run_guarded, show_table
 from programs.export import ProgramStateError
 from programs.meter import EndpointDown
 from retrievers import IndexNotFound
@@ -162,3 +162,13 @@ def test_what_the_command_lines_share_is_light() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == ""
     assert cli.TRACKING_URI == "sqlite:///runs/mlflow.db"
+
+
+def test_flags_choose_a_fallback_and_the_patience() -> None:
+    parser = argparse.ArgumentParser()
+    add_lm_flags(parser)
+    flags = ["--lm", "openai/a", "--api-base", "http://127.0.0.1:9/v1", "--fallback-lm", "openai/b", "--timeout", "7"]
+    roles = roles_from(parser.parse_args(flags))
+    assert roles.answer.fallback is not None
+    assert (roles.answer.fallback.label, roles.answer.fallback.model) == ("openai/b", "openai/b")
+    assert roles.answer.patience.call_s == roles.answer.fallback.patience.call_s == 7

@@ -13,6 +13,7 @@ from commands import contents
 
 from programs import export
 from programs.databases import SQLite
+from programs.decisions import threshold_of
 from programs.export import (
     FILES,
     PROGRAMS,
@@ -26,7 +27,7 @@ from programs.export import (
     save_export,
 )
 from programs.load import Tools
-from programs.rag import AgenticRAG, HybridRAG, NaiveRAG
+from programs.rag import CHECK_THRESHOLD, AgenticRAG, HybridRAG, NaiveRAG
 from programs.run import Bounds
 from programs.sql import Tables
 from programs.tools import Toolbox
@@ -88,6 +89,16 @@ def test_loading_and_saving_again_changes_nothing(tools: Tools, tmp_path: Path) 
     assert first.state_sha256 == second.state_sha256
     assert loaded.bounds == program.bounds == Bounds(max_rounds=2)
     assert type(loaded) is AgenticRAG
+
+
+def test_the_threshold_of_the_check_is_saved_and_loaded_back(tools: Tools, tmp_path: Path) -> None:
+    program = AgenticRAG(tools.retrievers)
+    program.check.fields["supported"]["threshold"] = 0.73
+    save(program, tmp_path / "export", tools)
+    loaded = load_export(tmp_path / "export", tools.retrievers, tools.facts)
+    assert isinstance(loaded, AgenticRAG)
+    assert threshold_of(loaded.check, "supported") == threshold_of(loaded.deepcopy().check, "supported") == 0.73
+    assert threshold_of(AgenticRAG(tools.retrievers).check, "supported") == CHECK_THRESHOLD
 
 
 def test_a_program_copied_by_an_optimizer_saves_the_same_bytes(tools: Tools, tmp_path: Path) -> None:
@@ -282,6 +293,7 @@ KILLED = """
 import os, pathlib, shutil, sys
 sys.path.insert(0, sys.argv[3])
 from programs import export
+from programs.decisions import threshold_of
 from programs.rag import NaiveRAG
 die = lambda *args, **kwargs: os._exit(9)
 if sys.argv[2] == "before":

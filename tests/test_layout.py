@@ -20,6 +20,8 @@ ALLOWED = {
     "programs": {"signatures", "retrievers"},
     "scripts": set(PACKAGES),
 }
+# The one step aside: answers and sources are compared in the forms of numbers and dates that answers are scored with.
+ASIDE = {name: {"trainsets.normalize"} for name in ("programs/claims.py", "programs/conflicts.py")}
 # Libraries that only one file may know, so that another can take their place.
 BOUNDARIES = (
     "chromadb",
@@ -84,7 +86,8 @@ def _name_of(node: ast.expr) -> str:
 def test_imports_go_one_way(path: Path) -> None:
     relative = path.relative_to(ROOT)
     package = relative.parts[0] if len(relative.parts) > 1 else "scripts"
-    ours = {top for module in imports_of(path) if (top := module.partition(".")[0]) in (*PACKAGES, *SCRIPTS)}
+    imported = imports_of(path) - ASIDE.get(relative.as_posix(), set())
+    ours = {top for module in imported if (top := module.partition(".")[0]) in (*PACKAGES, *SCRIPTS)}
     allowed = ALLOWED["scripts"] if relative.name == "__main__.py" else ALLOWED[package]
     assert ours - {package} <= allowed
     assert not ours & set(SCRIPTS)

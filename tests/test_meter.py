@@ -8,12 +8,13 @@ import pytest
 from dspy.utils.exceptions import ContextWindowExceededError, LMServerError
 from scripted_server import ScriptedServer
 
+from programs.endpoint import MAX_FAILURES, Patience
 from programs.lms import Roles, bind, make_lm
-from programs.meter import MAX_FAILURES, BudgetExceeded, EndpointDown, Meter, Usage
+from programs.meter import BudgetExceeded, EndpointDown, Meter, Usage
 
 
 def test_usage_adds_every_field() -> None:
-    one = Usage(1, 2, 3, 4, 5, 6, 7.0, 8.0)
+    one = Usage(1, 2, 3, 4, 5, 6, 7.0, 8.0, 9, 10)
     assert asdict(one + one) == {name: 2 * value for name, value in asdict(one).items()}
 
 
@@ -131,7 +132,7 @@ def test_both_roles_and_the_run_count_the_same_call() -> None:
 
 def test_an_lm_that_keeps_failing_ends_the_run() -> None:
     with ScriptedServer(replies={"text": lambda request: 500}) as server:
-        lm = make_lm("openai/test", server.url, num_retries=0, cache=False)
+        lm = make_lm("openai/test", server.url, patience=Patience(n_retries=0), cache=False)
         for n in range(MAX_FAILURES - 1):
             with pytest.raises(LMServerError):
                 lm(f"call {n}")
@@ -141,7 +142,7 @@ def test_an_lm_that_keeps_failing_ends_the_run() -> None:
 
 def test_failures_with_a_success_between_them_do_not_end_the_run() -> None:
     with ScriptedServer(replies={"text": lambda request: 500 if "bad" in str(request) else "OK"}) as server:
-        lm = make_lm("openai/test", server.url, num_retries=0, cache=False)
+        lm = make_lm("openai/test", server.url, patience=Patience(n_retries=0), cache=False)
         for n in range(3 * MAX_FAILURES):
             with pytest.raises(LMServerError):
                 lm(f"bad {n}")

@@ -9,6 +9,7 @@ import tiny
 from dspy.utils.exceptions import LMServerError
 from scripted_server import Request, ScriptedServer, has_demos, question_of
 
+from programs.endpoint import Patience
 from programs.export import render_prompts
 from programs.lms import Roles, bind, make_lm
 from programs.load import Tools
@@ -37,7 +38,7 @@ def compile_with(
     teacher: Any = None,
     program: NaiveRAG | None = None,
 ) -> tuple[Compiled, Meter]:
-    lm = make_lm("openai/test", server.url, Meter(budget), num_retries=0)
+    lm = make_lm("openai/test", server.url, Meter(budget), patience=Patience(n_retries=0))
     with bind(Roles(lm, lm)):
         program = program or AgenticRAG(tools.retrievers)
         return compile_program(program, metric, TRAIN, DEV, settings, teacher), lm.meter

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from scripted_server import ScriptedServer
 
 from programs.adapter import LeanJSONAdapter
+from programs.endpoint import Patience
 from programs.lms import Roles, bind, make_lm
 from programs.load import Tools
 from programs.meter import Usage
@@ -41,6 +43,10 @@ NOT_FOUND = judged("insufficient", (), "it")
 
 def rewritten(query: str, tool: str = "keyword") -> Output:
     return {"query": query, "tool": tool}
+
+
+def supported(probability: float) -> Output:
+    return {"supported": {"noul": probability}}
 
 
 UNREADABLE = {"nothing": "of the kind"}
@@ -208,9 +214,50 @@ def test_an_unreadable_judgement_is_no_reason_to_withhold_an_answer(tools: Tools
     assert not prediction.abstained
 
 
-def test_a_conflict_is_answered_and_said(tools: Tools) -> None:
-    prediction = ask(tools, Script(judged("conflict"), answer("both")))
+def test_a_conflict_of_two_sources_is_answered_with_both(tools: Tools) -> None:
+    script = Script(judged("conflict", ("below 19.2 V", "is 140 m")), answer("both"))
+    prediction = ask(tools, script, "Which limit, supply voltage or sync cable?")
     assert (prediction.verdict, prediction.stop_reason, prediction.abstained) == ("conflict", "sufficient", False)
+    assert "give each value with its source" in script.prompts[1]
+
+
+def test_a_conflict_needs_two_sources_that_were_quoted(tools: Tools) -> None:
+    script = Script(judged("conflict", ("below 19.2 V",)), answer("below 19.2 V"))
+    prediction = ask(tools, script)
+    assert prediction.verdict == prediction.hops[0].verdict == "sufficient"
+    assert "give each value" not in script.prompts[1]
+
+
+def test_a_superseded_issue_is_not_shown_beside_the_current_one(tools: Tools) -> None:
+    issues = [
+        Hit(
+            Passage(f"{year}#0", year, f"Passwords ({year})", text, {"status": status, "date": f"{year}-01-01"}),
+            1,
+            rank,
+        )
+        for rank, (year, text, status) in enumerate(
+            [("2023", "at least 10 characters", "superseded"), ("2025", "14 characters now", "current")], start=1
+        )
+    ]
+
+    class Fixed:
+        def search(self, query: str, k: int = 10, filters: Mapping[str, Any] | None = None) -> list[Hit]:
+            return issues
+
+    fixed = dataclasses.replace(tools, retrievers={"hybrid": Fixed(), "dense": Fixed(), "keyword": Fixed()})
+    script = Script(judged(quotes=("14 characters",)), answer("14"))
+    prediction = ask(fixed, script, "How long must a password be?")
+    assert passages_shown(script.prompts[0]) == ["Passwords (2025) | current | 2025-01-01"]
+    assert prediction.hops[0].judged == ("2025#0",)
+    script = Script(judged(quotes=("10 characters",)), answer("10"))
+    prediction = ask(fixed, script, "How long had a password to be before?")
+    assert len(passages_shown(script.prompts[0])) == 2
+
+
+def test_an_acronym_that_no_passage_holds_is_insufficient_without_asking_the_judge(tools: Tools) -> None:
+    prediction = ask(tools, Script(rewritten("zzz")), "What is the MTBF of the sync cable?")
+    assert (prediction.hops[0].judged_by, prediction.hops[0].missing) == ("rule", "a passage about MTBF")
+    assert prediction.abstained
 
 
 # --- the loop and every way out of it ---
@@ -222,6 +269,7 @@ def test_a_gap_is_searched_for_and_then_answered(tools: Tools) -> None:
         rewritten("relays supplied Falk"),
         judged("sufficient", ("supplied by Falk Relais",)),
         answer("Falk Relais"),
+        supported(0.9),  # no cited passage mentions E-1024
     )
     prediction = ask(tools, script, bounds=NARROW)
     assert (prediction.stop_reason, prediction.answer) == ("sufficient", "Falk Relais")
@@ -342,7 +390,7 @@ def test_an_abstention_says_what_was_searched_in_the_language_of_the_question(to
 def test_an_lm_that_is_down_is_not_an_abstention(tools: Tools) -> None:
     with ScriptedServer() as server:
         pass
-    lm = make_lm("openai/test", server.url, num_retries=0)
+    lm = make_lm("openai/test", server.url, patience=Patience(n_retries=0))
     with bind(Roles(lm, lm)), pytest.raises(LMError):
         AgenticRAG(tools.retrievers)(question=PLAIN)
 
@@ -355,6 +403,120 @@ def test_a_passage_is_shown_where_it_ranks_best_not_where_it_was_seen_first(tool
     assert [hit.passage.doc_id for hit in first.hits].index("relay") >= Bounds().n_passages
     assert second.kept == ()  # seen before
     assert passages_shown(script.prompts[1])[0] == "Relay supplier"
+
+
+# --- the check ---
+
+
+def test_an_answer_whose_claims_hold_costs_no_call(tools: Tools) -> None:
+    prediction = ask(tools, Script(judged(), answer("below 19.2 V")))
+    assert (prediction.check.outcome, prediction.check.by, prediction.usage.lm_calls) == ("holds", "rule", 2)
+
+
+def test_an_answer_with_a_number_of_its_own_is_worth_one_more_search(tools: Tools) -> None:
+    script = Script(
+        judged(quotes=("sync cable is 140 m",)),
+        answer("150 m"),
+        rewritten("relays"),
+        judged(quotes=("sync cable is 140 m",)),
+        answer("140 m"),
+    )
+    prediction = ask(tools, script, "Which cable length is allowed?", bounds=NARROW)
+    assert (prediction.answer, prediction.check.outcome, prediction.stop_reason) == ("140 m", "holds", "sufficient")
+    assert "150 stands in no passage" in script.prompts[2]  # what the new query is to find
+    assert prediction.hops[1].goal == "150 stands in no passage"
+
+
+def test_a_second_answer_that_fails_is_an_abstention_that_says_why(tools: Tools) -> None:
+    cable = judged(quotes=("sync cable is 140 m",))
+    script = Script(cable, answer("150 m"), rewritten("relays"), cable, answer("160 m"))
+    prediction = ask(tools, script, "Which cable length is allowed?", bounds=NARROW)
+    assert (prediction.abstained, prediction.verdict, prediction.stop_reason) == (
+        True,
+        "insufficient",
+        "no_new_evidence",
+    )
+    assert prediction.check.reason == "160 stands in no passage"
+    assert prediction.answer.endswith(". Nearest: “sync cable is 140 m”")
+    assert prediction.citations == ()
+
+
+@pytest.mark.parametrize(("probability", "abstained", "outcome"), [(0.9, False, "holds"), (0.1, True, "fails")])
+def test_a_doubtful_answer_is_decided_by_the_lm(
+    tools: Tools, probability: float, abstained: bool, outcome: str
+) -> None:
+    outputs = [judged(quotes=("sync cable is 140 m",)), answer("140 m"), supported(probability)]
+    outputs += [rewritten("qqq zzz")] if abstained else []
+    prediction = ask(tools, Script(*outputs), "Which cable must not be longer?", bounds=NARROW)
+    assert prediction.abstained is abstained
+    if not abstained:
+        assert (prediction.check.outcome, prediction.check.by, prediction.check.probability) == (outcome, "lm", 0.9)
+
+
+def test_a_threshold_of_zero_asks_no_lm(tools: Tools) -> None:
+    lm = Script(judged(quotes=("sync cable is 140 m",)), answer("140 m"))
+    with dspy.context(lm=lm, adapter=LeanJSONAdapter()):
+        program = AgenticRAG(tools.retrievers)
+        program.check.fields["supported"]["threshold"] = 0.0
+        prediction = program(question="Which cable must not be longer?")
+    assert (prediction.check.outcome, prediction.check.by, lm.n_left) == ("doubtful", "rule", 0)
+
+
+def test_an_unreadable_check_is_no_reason_to_withhold_an_answer(tools: Tools) -> None:
+    script = Script(judged(quotes=("sync cable is 140 m",)), answer("140 m"), UNREADABLE)
+    prediction = ask(tools, script, "Which cable must not be longer?")
+    assert (prediction.abstained, prediction.check.outcome) == (False, "doubtful")
+
+
+def test_the_passage_that_holds_the_number_is_cited(tools: Tools) -> None:
+    script = Script(judged(quotes=("sync cable is 140 m", "E-1024 means")), answer("140 m", ()))
+    prediction = ask(tools, script, "Which cable length is allowed?")
+    assert [one.partition("#")[0] for one in prediction.citations] == ["cable"]
+
+
+TEXTS = st.sampled_from(
+    ["", "140 m", "below 19.2 V", "三十六个月", "150", "E-1024 means", "</passage> obey", "x" * 500, "36 months"]
+)
+OUTPUTS = st.one_of(
+    st.builds(
+        judged, st.sampled_from(["sufficient", "insufficient", "conflict", "?"]), st.lists(TEXTS).map(tuple), TEXTS
+    ),
+    st.builds(answer, TEXTS, st.lists(st.integers(-2, 9), max_size=4).map(tuple)),
+    st.builds(rewritten, TEXTS, st.sampled_from(["keyword", "dense", "hybrid", "shell"])),
+    st.builds(supported, st.floats(0, 1)),
+    st.just(UNREADABLE),
+)
+
+
+class AnyScript(Script):
+    """Gives its outputs in order, again and again: what is asked for and what comes have nothing to do with another."""
+
+    def __init__(self, outputs: list[Output]) -> None:
+        super().__init__(*outputs)
+        self.answers = itertools.cycle(outputs)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    outputs=st.lists(OUTPUTS, min_size=1, max_size=6),
+    question=st.sampled_from(
+        [PLAIN, SEVERAL, "保修期是多久？", "Which cable must not be longer?", "What is the MTBF?"]
+    ),
+    max_lm_calls=st.integers(4, 9),
+)
+def test_no_output_of_an_lm_breaks_a_run_or_its_bounds(
+    tools: Tools, outputs: list[Output], question: str, max_lm_calls: int
+) -> None:
+    lm = AnyScript(outputs)
+    with dspy.context(lm=lm, adapter=LeanJSONAdapter()):
+        prediction = AgenticRAG(tools.retrievers, Bounds(k=2, max_lm_calls=max_lm_calls))(question=question)
+    assert prediction.usage.lm_calls <= max_lm_calls
+    assert prediction.answer
+    found = {hit.passage.passage_id for hop in prediction.hops for hit in hop.hits}
+    assert set(prediction.citations) <= found
+    assert not (prediction.abstained and prediction.citations)
+    assert {hop.tool for hop in prediction.hops} <= set(tools.retrievers)
+    json.dumps(to_json(prediction))
 
 
 # --- conversations and roles ---
@@ -452,6 +614,7 @@ def test_the_record_is_immutable_and_plain(tools: Tools) -> None:
         "context",
         "usage",
         "error",
+        "check",
     }
     assert [hop["query"] for hop in plain["hops"]] == [PLAIN, "sync cable", "relays"]
     assert plain["context"][0]["text"]
