@@ -38,9 +38,10 @@ def test_rows_are_answered_in_their_order_and_an_empty_one_says_so(project: Path
 
 def test_a_follow_up_is_answered_with_its_history(project: Path, tmp_path: Path) -> None:
     history = [{"role": "user", "text": "What does E-1024 mean?"}, {"role": "assistant", "text": "undervoltage"}]
-    with ScriptedServer(ANSWERS) as server:
+    follow_up = "And which fuse is checked after it?"
+    with ScriptedServer(ANSWERS | {follow_up: "F3"}) as server:
         table = table_of(project, tmp_path, server.url)
-        asked = pd.DataFrame({"question": ["Which fuse is checked after E-1024?"] * 2, "history": [history, None]})
+        asked = pd.DataFrame({"question": [follow_up] * 2, "history": [history, None]})
         assert list(table.predict(asked).answer) == ["F3", "F3"]
         assert len(server.calls_of("standalone")) == 1
 

@@ -55,7 +55,7 @@ class AnswerTable:
         from programs.load import open_tools
 
         tools = open_tools(Path(settings["index"]))
-        self._program = load_export(export, tools.retrievers, tools.facts)
+        self._program = load_export(export, tools.retrievers, tools.facts, tools.toolbox)
         self._roles = make_roles(
             settings["lm"] or read_manifest(export).lm,
             answer_lm=settings["answer_lm"] or None,

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 CHAMPION, CANDIDATE = "champion", "candidate"
 _PROJECT = "compiled-rag"
 _ROOT = Path(__file__).parents[2]
-_PACKAGES = ("signatures", "retrievers", "programs")  # what an export needs to run; no gold case is among it
+# What an export needs to run; no gold case is among it.
+_PACKAGES = ("signatures", "retrievers", "programs")
+_FILES = ("trainsets/__init__.py", "trainsets/normalize.py")
 _PAST = "champions"  # tag of a model: the versions that were champion, the present one last
 _STATE, _CREATED, _PROMPTS = "state_sha256", "created", "prompts"
 _TURN = Object([Property("role", DataType.string), Property("text", DataType.string)])
@@ -153,6 +155,9 @@ def _shown(value: Any) -> str:
 def _log_model(export: Path, manifest: "Manifest", run_id: str) -> str:
     with tempfile.TemporaryDirectory() as scratch:  # under one name, whatever the export folder is called
         data = shutil.copytree(export, Path(scratch) / "export")
+        (code := Path(scratch) / "trainsets").mkdir()
+        for file in _FILES:
+            shutil.copy(_ROOT / file, code)
         info = Model.log(
             None,
             _Flavor,
@@ -160,7 +165,7 @@ def _log_model(export: Path, manifest: "Manifest", run_id: str) -> str:
             run_id=run_id,
             loader_module="programs.tracking.pyfunc",
             data_path=str(data),
-            code_paths=[str(_ROOT / package) for package in _PACKAGES],
+            code_paths=[*(str(_ROOT / package) for package in _PACKAGES), str(code)],
             pip_requirements=requirements(manifest.lm),
             signature=_SIGNATURE,
             input_example=_EXAMPLE,
