@@ -174,7 +174,7 @@ def compile_program(
     job = Job(metric, list(trainset), list(valset), settings, teacher, **more)
     with (
         contextlib.redirect_stdout(sys.stderr),  # optimizers print; stdout is for results
-        dspy.context(callbacks=[*dspy.settings.callbacks, job.watch, job.watch.budget]),
+        dspy.context(callbacks=[*dspy.settings.callbacks, job.watch, job.watch.budget], max_errors=_MAX_ERRORS),
     ):
         for stage in settings.stages:
             compiled = _run(stage, program, job)
@@ -190,7 +190,7 @@ def _run(stage: str, program: NaiveRAG, job: Job) -> Compiled:
     try:
         if stage in ("bootstrap", "knn"):
             return Compiled(_bootstrap(program, job, bootstrapper, _nearest(job) if stage == "knn" else job.trainset))
-        return Compiled(_as_seed(_STAGES[stage](program, job)))
+        return Compiled(_bare(program, _STAGES[stage](program, job)))
     except BudgetExceeded as spent:
         if stage in ("bootstrap", "knn"):
             return Compiled(_merge(program, getattr(bootstrapper, "name2traces", {}), job), str(spent))
@@ -201,11 +201,14 @@ def _scored_on(stage: str, job: Job) -> list[dspy.Example]:
     return job.valset if job.valset and stage in SCORES_ON_VALSET else job.trainset
 
 
-def _as_seed(program: NaiveRAG) -> NaiveRAG:
-    """Make what an optimizer returned ready to be saved and compiled again: `_compiled` modules are left out of both."""
-    program._compiled = False
-    for name in ("candidate_programs", "trial_logs", "detailed_results", "total_calls", "simba_idx"):
-        program.__dict__.pop(name, None)
+def _bare(seed: NaiveRAG, compiled: NaiveRAG) -> NaiveRAG:
+    """Take signatures and demos over into a copy of the seed, and leave what an optimizer hangs onto its result.
+
+    A module with `_compiled` set would be left out of what is saved.
+    """
+    program: NaiveRAG = seed.deepcopy()
+    for mine, theirs in zip(program.predictors(), compiled.predictors(), strict=True):
+        mine.signature, mine.demos = theirs.signature, theirs.demos
     return program
 
 
@@ -223,7 +226,6 @@ def _bootstrapper(job: Job, max_demos: int) -> dspy.BootstrapFewShot:
         max_bootstrapped_demos=max_demos,
         max_labeled_demos=0,  # as for `_labeled`
         teacher_settings=job.teacher_settings,
-        max_errors=_MAX_ERRORS,
     )
 
 
@@ -272,9 +274,7 @@ def _random_search(program: NaiveRAG, job: Job) -> NaiveRAG:
     """
     seed, scored_on = job.settings.seed_of("random-search"), _scored_on("random-search", job)
     job.watch.begin("random-search", scored_on, n_trials=job.settings.size + 2)
-    evaluate = dspy.Evaluate(
-        devset=scored_on, metric=job.metric, num_threads=job.settings.n_threads, max_errors=_MAX_ERRORS
-    )
+    evaluate = dspy.Evaluate(devset=scored_on, metric=job.metric, num_threads=job.settings.n_threads)
     evaluate(program)
     for number in range(-1, job.settings.size):
         rng, shuffled = random.Random(seed * 1000 + number), list(job.trainset)
@@ -316,7 +316,6 @@ def _mipro(program: NaiveRAG, job: Job) -> NaiveRAG:
         auto=None if by_trials else settings.auto,
         num_candidates=min(settings.n_trials or 1, 4) if by_trials else None,
         num_threads=settings.n_threads,
-        max_errors=_MAX_ERRORS,
         seed=seed,
     )
     minibatch = len(scored_on) > 50
@@ -337,7 +336,7 @@ def _copro(program: NaiveRAG, job: Job) -> NaiveRAG:
     optimizer = dspy.COPRO(
         prompt_model=job.prompt_model, metric=job.metric, breadth=max(2, job.settings.size // 2), depth=2
     )
-    how = {"num_threads": job.settings.n_threads, "display_progress": False, "max_errors": _MAX_ERRORS}
+    how = {"num_threads": job.settings.n_threads, "display_progress": False}
     best: NaiveRAG = optimizer.compile(program, trainset=job.trainset, eval_kwargs=how)
     return best
 

@@ -1,3 +1,4 @@
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,20 +8,30 @@ import dspy
 import pytest
 import tiny
 from dspy.utils.exceptions import LMServerError
-from scripted_server import Request, ScriptedServer, has_demos, question_of
+from scripted_server import Request, ScriptedServer, fields_of, has_demos, question_of
 
+from programs.budget import Budget
 from programs.export import render_prompts
 from programs.lms import Roles, bind, make_lm
 from programs.load import Tools
 from programs.meter import EndpointDown, Meter
 from programs.optimizers import Compiled, Settings, compile_program
 from programs.rag import AgenticRAG, NaiveRAG
+from programs.trials import Watch
 from trainsets.cases import Case, to_example
 from trainsets.metrics import combined_score
 
 ANSWERS = {question: answer for question, (answer, _, _) in tiny.ANSWERS.items()}
 TRAIN = [to_example(Case.model_validate_json(line)) for line in map(tiny.line_of, tiny.cases_of("train"))]
 DEV = [to_example(Case.model_validate_json(line)) for line in map(tiny.line_of, tiny.cases_of("dev"))]
+
+STEP_DEMO = dspy.Example(
+    augmented=True,
+    passages="<passage 1> Fuse list\nF7 guards the fan.\n</passage>",
+    question="Which fuse guards the fan?",
+    answer="F7",
+    citations=[1],
+)
 
 
 def metric(example: Any, prediction: Any, trace: Any = None) -> float | bool:
@@ -36,11 +47,14 @@ def compile_with(
     budget: int | None = None,
     teacher: Any = None,
     program: NaiveRAG | None = None,
+    **more: Any,
 ) -> tuple[Compiled, Meter]:
-    lm = make_lm("openai/test", server.url, Meter(budget), num_retries=0)
+    lm = make_lm("openai/test", server.url, num_retries=0)
+    watch = Watch(Budget(budget))
     with bind(Roles(lm, lm)):
         program = program or AgenticRAG(tools.retrievers)
-        return compile_program(program, metric, TRAIN, DEV, settings, teacher), lm.meter
+        more = {"watch": watch, **more}
+        return compile_program(program, metric, TRAIN, DEV, settings, teacher, **more), lm.meter
 
 
 def demos_of(program: dspy.Module) -> dict[str, list[Any]]:
@@ -219,3 +233,57 @@ def test_a_decision_lm_of_its_own_is_used_while_compiling(tools: Tools) -> None:
         assert answering.requests
         assert deciding.calls_of("verdict")
         assert not deciding.calls_of("citations")
+
+
+SMALL = {
+    "labeled": Settings("labeled", max_demos=2),
+    "knn": Settings("knn", max_demos=2),
+    "bootstrap": Settings("bootstrap", max_demos=2),
+    "random-search": Settings("random-search", max_demos=2, n_trials=1, seed=4),
+    "mipro": Settings("mipro", max_demos=1, n_trials=2, seed=3),
+    "copro": Settings("copro", max_demos=1, n_trials=2),
+    "simba": Settings("simba", max_demos=2, n_trials=2, seed=1),
+    "gepa": Settings("gepa", n_trials=3, seed=1),
+    "chain": Settings("chain:labeled,gepa", max_demos=1, n_trials=2),
+}
+WRITTEN = {"proposed_instruction", "new_instruction", "module_advice"}
+
+
+def helped_by_demos_or_instructions(request: Request) -> str:
+    question, helped = question_of(request), has_demos(request) or PROPOSED in request["messages"][0]["content"]
+    is_right = helped or question == TRAIN[0].question
+    return tiny.answer_json(ANSWERS[question] if is_right else "something else")
+
+
+def write_instructions(request: Request) -> str:
+    """Every text field is the instruction; advice is for the answerer."""
+    return json.dumps({name: {"answer": PROPOSED} if name == "module_advice" else PROPOSED for name in fields_of(request)})
+
+
+@pytest.fixture
+def helpful() -> Iterator[ScriptedServer]:
+    by_field = dict.fromkeys(["proposed_instruction", "new_instruction", "discussion"], write_instructions)
+    with ScriptedServer(ANSWERS, replies={"answer": helped_by_demos_or_instructions, **by_field}) as scripted:
+        yield scripted
+
+
+def score_on_dev(server: ScriptedServer, program: NaiveRAG) -> float:
+    lm = make_lm("openai/test", server.url)
+    with bind(Roles(lm, lm)):
+        return sum(float(metric(case, program(**case.inputs()))) for case in DEV) / len(DEV)
+
+
+@pytest.mark.parametrize("settings", SMALL.values(), ids=SMALL)
+def test_every_optimizer_compiles_the_real_program_to_a_better_one_and_the_same_again(
+    helpful: ScriptedServer, tools: Tools, settings: Settings
+) -> None:
+    more = {"step_demos": {"answer": [STEP_DEMO]}, "embed": tools.index.embedder.embed_queries}
+    compiled, _ = compile_with(helpful, tools, settings, **more)
+    assert score_on_dev(helpful, AgenticRAG(tools.retrievers)) < 0.5 < score_on_dev(helpful, compiled.program)
+    assert all(predictor.lm is None for predictor in compiled.program.predictors())
+    assert set(compiled.program.dump_state()) == {name for name, _ in compiled.program.named_predictors()}
+    n_calls = len(helpful.requests)
+    again, meter = compile_with(helpful, tools, settings, **more)
+    assert (len(helpful.requests), meter.paid_calls) == (n_calls, 0)  # the whole way from the cache
+    assert render_prompts(again.program) == render_prompts(compiled.program)
+    assert not set(vars(compiled.program)) - set(vars(AgenticRAG(tools.retrievers)))  # nothing of the optimizer's
