@@ -1,10 +1,11 @@
 """Compile a program: gold cases → optimizer → compiled program, measured against its seed, exported, tracked."""
 
 import argparse
+import hashlib
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,13 +24,16 @@ from programs.cli import (
     run_guarded,
     show_table,
 )
+from programs.settings import OPTIMIZERS, Settings, stages_of
 
 if TYPE_CHECKING:
-    from programs.lms import Roles
+    from programs.journal import Journal
+    from programs.lms import MeteredLM, Roles
     from programs.load import Tools
-    from programs.optimizers import Compiled, Settings
+    from programs.optimizers import Compiled
     from programs.rag import NaiveRAG
     from programs.tracking import TrackedRun
+    from programs.trials import Standing, Watch
     from trainsets.cases import Case
     from trainsets.evaluation import CaseResult
 
@@ -40,12 +44,25 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="optimize.py", description=__doc__)
     parser.add_argument("--program", choices=("naive", "hybrid", "agentic"), default="agentic", help="seed program")
-    parser.add_argument("--optimizer", choices=("bootstrap", "mipro"), default="bootstrap")
-    parser.add_argument("--auto", choices=("light", "medium", "heavy"), default="light", help="size of a mipro run")
-    parser.add_argument("--trials", type=positive, metavar="N", help="trials of a mipro run, instead of --auto")
+    parser.add_argument(
+        "--optimizer",
+        type=optimizer,
+        default="bootstrap",
+        metavar="NAME",
+        help=f"{', '.join(OPTIMIZERS)}, or chain:ONE,ANOTHER (bootstrap)",
+    )
+    parser.add_argument("--auto", choices=("light", "medium", "heavy"), default="light", help="size of the run (light)")
+    parser.add_argument("--trials", type=positive, metavar="N", help="size of the run in candidates, instead of --auto")
     parser.add_argument("--max-demos", type=positive, default=3, metavar="N", help="demos of a predictor (3)")
+    parser.add_argument("--step-demos", action="store_true", help="start from demos made of the gold evidence")
     parser.add_argument("--teacher-lm", metavar="LM", help="LM that runs the program while demos are collected")
+    parser.add_argument("--proposer-lm", metavar="LM", help="LM that writes instructions")
     parser.add_argument("--max-lm-calls", type=positive, metavar="N", help="compile with N calls at most")
+    parser.add_argument("--max-cost", type=amount, metavar="USD", help="compile until this much is spent")
+    parser.add_argument("--max-minutes", type=amount, metavar="M", help="compile for M minutes at most")
+    parser.add_argument(
+        "--restart", action="store_true", help="forget the trials of an earlier attempt, ask the LM anew"
+    )
     parser.add_argument("--limit", type=positive, metavar="N", help="train on a stratified sample of N cases")
     parser.add_argument("--eval-limit", type=positive, metavar="N", help="compare on N dev cases, a stratified sample")
     parser.add_argument("--threads", type=positive, default=1, help="cases at the same time (1)")
@@ -57,50 +74,204 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def optimizer(text: str) -> str:
+    """Check the name of an optimizer, for argparse."""
+    try:
+        stages_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def amount(text: str) -> float:
+    """Read a number above zero, for argparse."""
+    if not (value := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """The cases of a compile; `held_out` are those of all other splits, which no demo may show anything of."""
+
+    train: list["Case"]
+    val: list["Case"]
+    dev: list["Case"]
+    held_out: list["Case"]
+
+
+@dataclass(frozen=True, slots=True)
+class LMs:
+    """The LMs of a compile. `compiling` are the roles with a meter of their own, which teacher and proposer share."""
+
+    roles: "Roles"
+    compiling: "Roles"
+    teacher: "MeteredLM | None"
+    proposer: "MeteredLM | None"
+
+    @property
+    def all(self) -> list["MeteredLM"]:
+        """Every LM that is called."""
+        return [lm for lm in (self.roles.decision, self.roles.answer, self.teacher, self.proposer) if lm]
+
+    def cost_usd(self) -> float:
+        """What compiling has cost this process."""
+        return self.compiling.answer.meter.usage.cost_usd
+
+
 def run(args: argparse.Namespace) -> int:
     """Compile, compare with the seed program on dev cases, export, print the table."""
     from programs.export import check_target, save_export
-    from programs.lms import bind, check, make_lm
+    from programs.lms import bind, check
     from programs.load import load_program, open_tools
-    from programs.optimizers import Settings, compile_program
     from programs.tracking import track
-    from trainsets.cases import to_example
 
     check_target(args.out)
-    train, val, dev = load_splits(args)
+    settings = settings_from(args)
+    splits = load_splits(args, settings)
     tools = open_tools(args.index)
     seed_program = load_program(args.program, tools)
-    settings = Settings(args.optimizer, args.max_demos, args.auto, args.trials, args.seed, args.threads)
-    roles = roles_from(args)
-    compiling = roles.with_budget(args.max_lm_calls)  # the comparison always runs to its end
-    teacher = make_lm(args.teacher_lm, args.api_base, compiling.answer.meter) if args.teacher_lm else None
-    check(roles.decision, roles.answer, *([teacher] if teacher else []))
-    name = f"{args.optimizer} · {roles.label} · {datetime.now():%Y-%m-%d %H:%M}"
+    lms = lms_from(args)
+    check(*lms.all)
+    facts = describe(args, settings, lms, tools, splits)
+    name = f"{args.optimizer} · {lms.roles.label} · {datetime.now():%Y-%m-%d %H:%M}"
     with track(args.tracking_uri, args.experiment, name) as tracked:
-        facts = describe(args, settings, roles, tools) | {"teacher_lm": teacher.label if teacher else None}
-        facts |= {"n_train": len(train), "n_val": len(val), "n_dev": len(dev)}
         tracked.log_params(facts)
-        note(f"compiling {args.program} with {args.optimizer} on {len(train)} cases, LM {roles.label}")
-        examples, valset = [to_example(case) for case in train], [to_example(case) for case in val]
-        with bind(compiling):
-            compiled = compile_program(seed_program, metric, examples, valset, settings, teacher)
-        facts["stopped_at_budget"] = compiled.stopped_at_budget
-        report_compile(compiled, seed_program, compiling)
-        with bind(roles):
+        note(f"compiling {args.program} with {args.optimizer} on {len(splits.train)} cases, LM {lms.roles.label}")
+        compiled = compile_splits(args, settings, seed_program, splits, tools, lms)
+        facts |= {"stopped_at_budget": compiled.stopped_at_budget, "stopped_by": compiled.stopped_by}
+        with bind(lms.roles):
             results = {
-                "seed": measure("seed", seed_program, dev, args),
-                "compiled": measure("compiled", compiled.program, dev, args),
+                "seed": measure("seed", seed_program, splits.dev, args),
+                "compiled": measure("compiled", compiled.program, splits.dev, args),
             }
         facts |= {f"{which}_score": mean_score(each) for which, each in results.items()}
-        save_export(compiled.program, args.out, lm=roles.label, index=tools.facts, built_by=facts)
+        save_export(compiled.program, args.out, lm=lms.roles.label, index=tools.facts, built_by=facts)
         log_results(tracked, args.out, results)
         tracked.rename(f"{name} · {facts['seed_score']:.2f} → {facts['compiled_score']:.2f}")
-    show(results, roles)
+    show(results, lms.roles)
     sys.stdout.write(closing(args))
     return 0
 
 
-def load_splits(args: argparse.Namespace) -> tuple[list["Case"], list["Case"], list["Case"]]:
+def settings_from(args: argparse.Namespace) -> Settings:
+    """Collect how to compile from the flags."""
+    return Settings(
+        args.optimizer, args.max_demos, args.auto, args.trials, args.seed, args.threads, step_demos=args.step_demos
+    )
+
+
+def lms_from(args: argparse.Namespace) -> LMs:
+    """Build every LM of the compile; the comparison runs on a meter apart, always to its end."""
+    from programs.lms import make_lm
+
+    roles = roles_from(args)
+    compiling = roles.with_budget(None)
+    meter = compiling.answer.meter
+    teacher = make_lm(args.teacher_lm, args.api_base, meter) if args.teacher_lm else None
+    proposer = make_lm(args.proposer_lm, args.api_base, meter) if args.proposer_lm else None
+    return LMs(roles, compiling, teacher, proposer)
+
+
+def compile_splits(
+    args: argparse.Namespace, settings: Settings, program: "NaiveRAG", splits: Splits, tools: "Tools", lms: LMs
+) -> "Compiled":
+    """Compile with a journal: a command that is repeated goes on where the one before it ended."""
+    from programs.lms import bind
+    from programs.optimizers import compile_program
+    from programs.step_demos import with_demos
+    from trainsets.cases import to_example
+
+    step_demos = make_step_demos(program, splits) if settings.needs_step_demos else {}
+    start = with_demos(program, step_demos, settings.max_demos) if step_demos else program
+    with open_journal(args, settings, start, splits, tools, lms) as journal, bind(lms.compiling, journal.generation):
+        watch = make_watch(args, lms, journal)
+        compiled = compile_program(
+            start,
+            metric,
+            [to_example(case) for case in splits.train],
+            [to_example(case) for case in splits.val],
+            settings,
+            lms.teacher,
+            proposer=lms.proposer,
+            step_demos=step_demos,
+            feedback=explain_case,
+            embed=tools.index.embedder.embed_queries,
+            watch=watch,
+        )
+    report_compile(compiled, program, watch, lms)
+    if journal.differs_from:
+        note(f"trial {journal.differs_from} came out differently than before: the LM answers otherwise now")
+    return compiled
+
+
+def make_step_demos(program: "NaiveRAG", splits: Splits) -> dict[str, list[Any]]:
+    """Make demos from the gold evidence of the train cases; what held-out cases ask or rest on stands in none."""
+    from programs.step_demos import GuidedCase, build_step_demos
+    from trainsets.cases import to_example
+    from trainsets.gold import Gold, held_out_texts, holds_held_out
+
+    held_out = held_out_texts(splits.held_out)
+    demos = build_step_demos(
+        program,
+        [GuidedCase(to_example(case), Gold(case)) for case in splits.train],
+        accept=lambda example, prediction: bool(metric(example, prediction, trace=())),
+        is_allowed=lambda texts: not holds_held_out(texts, held_out),
+    )
+    note("step demos to choose from: " + (", ".join(f"{name} {len(each)}" for name, each in demos.items()) or "none"))
+    return demos
+
+
+def open_journal(
+    args: argparse.Namespace, settings: Settings, program: "NaiveRAG", splits: Splits, tools: "Tools", lms: LMs
+) -> "Journal":
+    """Open the journal of this very compile; limits and threads may change from one attempt to the next."""
+    from programs.export import render_prompts
+    from programs.journal import Journal
+    from trainsets.cases import to_line
+
+    facts = asdict(settings) | {"n_threads": None, "accept_demo": ACCEPT_DEMO, "bounds": asdict(program.bounds)}
+    facts |= {"lms": [lm.model for lm in lms.all], "teacher_lm": args.teacher_lm, "proposer_lm": args.proposer_lm}
+    facts |= {"corpus_version": tools.facts.corpus_version, "embedder": tools.facts.embedder_fingerprint}
+    facts |= {"prompts": digest(render_prompts(program))}
+    facts |= {f"{split}_cases": digest("".join(map(to_line, getattr(splits, split)))) for split in ("train", "val")}
+    journal = Journal(RUNS_DIR / "compile", facts, restart=args.restart)
+    if journal.recorded:
+        best = max(trial.score for trial in journal.recorded)
+        note(f"going on after {len(journal.recorded)} trials of an earlier attempt, best score {best:.3f}")
+    return journal
+
+
+def digest(text: str) -> str:
+    """Name a text by its hash."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def make_watch(args: argparse.Namespace, lms: LMs, journal: "Journal") -> "Watch":
+    """Set up what counts the calls, keeps the trials and tells the progress."""
+    from programs.budget import Budget
+    from programs.trials import Watch
+
+    def cost_usd() -> float:
+        return journal.spent_before_usd + lms.cost_usd()
+
+    budget = Budget(args.max_lm_calls, args.max_cost, args.max_minutes, cost_usd)
+    return Watch(budget, journal, tell_standing, cost_usd)
+
+
+def tell_standing(standing: "Standing") -> None:
+    """Write one line about a trial: number, score, best score, spend, time left."""
+    trial, of = standing.trial, f"/{standing.n_trials}" if standing.n_trials else ""
+    parts = [f"{trial.stage} trial {standing.place}{of}", f"score {trial.score:.3f}", f"best {standing.best_score:.3f}"]
+    parts += (
+        [f"{trial.lm_calls} LM calls", f"${trial.cost_usd:.2f}"] if trial.cost_usd else [f"{trial.lm_calls} LM calls"]
+    )
+    if (left := standing.seconds_left) is not None:
+        parts.append(f"about {left // 60:.0f}:{left % 60:02.0f} left")
+    note(" · ".join(parts))
+
+
+def load_splits(args: argparse.Namespace, settings: Settings) -> Splits:
     """Return train, validation and dev cases; validation is every fourth train case, so that dev stays unseen.
 
     Raises:
@@ -116,15 +287,25 @@ def load_splits(args: argparse.Namespace) -> tuple[list["Case"], list["Case"], l
     if leaks := check_leaks({"train": train, "dev": dev}):
         raise CaseError(f"{source}: train and dev are not apart: {leaks[0]}")
     check_scorable([*train, *dev])
+    held_out = [*dev, *other_cases(source)]
     train = [case for case in train if case.kind != "chitchat"]  # no LM call, nothing to learn
     train = sample(train, args.limit, args.seed) if args.limit else train
-    n_needed = 1 if args.optimizer == "bootstrap" else 2
+    n_needed = 2 if settings.needs_valset else 1
     if len(train) < n_needed:
         raise CaseError(f"{source}: {len(train)} train cases to compile on, {args.optimizer} needs {n_needed} at least")
     dev = sample(dev, args.eval_limit, args.seed) if args.eval_limit else dev
-    if args.optimizer == "bootstrap":
-        return train, [], dev
-    return [case for n, case in enumerate(train) if n % 4], train[::4], dev
+    if settings.needs_valset:
+        return Splits([case for n, case in enumerate(train) if n % 4], train[::4], dev, held_out)
+    return Splits(train, [], dev, held_out)
+
+
+def other_cases(source: str | Path) -> list["Case"]:
+    """Return the cases of the splits that a compile does not look at, to keep them out of demos."""
+    from trainsets.cases import list_splits, load_cases
+
+    folder = Path(source)
+    names = list_splits(folder) if folder.is_dir() else []
+    return [case for name in names if name not in ("train", "dev") for case in load_cases(folder, name)]
 
 
 def metric(example: Any, prediction: Any, trace: Any = None) -> float | bool:
@@ -135,29 +316,42 @@ def metric(example: Any, prediction: Any, trace: Any = None) -> float | bool:
     return score if trace is None else score >= ACCEPT_DEMO
 
 
-def describe(args: argparse.Namespace, settings: "Settings", roles: "Roles", tools: "Tools") -> dict[str, Any]:
+def explain_case(example: Any, prediction: Any, predictor: str) -> str:
+    """Tell what the gold says of a predictor's part in a run."""
+    from trainsets.feedback import explain
+
+    return explain(example.case, prediction, predictor)
+
+
+def describe(args: argparse.Namespace, settings: Settings, lms: LMs, tools: "Tools", splits: Splits) -> dict[str, Any]:
     """Return what this compile is made of, for the manifest and MLflow; no addresses, no secrets."""
     return {
         "program": args.program,
         **asdict(settings),
         "effective_seed": settings.effective_seed,
         "accept_demo": ACCEPT_DEMO,
-        "lm": roles.label,
+        "lm": lms.roles.label,
+        "teacher_lm": lms.teacher.label if lms.teacher else None,
+        "proposer_lm": lms.proposer.label if lms.proposer else None,
         "corpus_version": tools.facts.corpus_version,
         "embedder": tools.facts.embedder,
+        "n_train": len(splits.train),
+        "n_val": len(splits.val),
+        "n_dev": len(splits.dev),
     }
 
 
-def report_compile(compiled: "Compiled", seed_program: "NaiveRAG", roles: "Roles") -> None:
-    """Say what the optimizer put into the program."""
+def report_compile(compiled: "Compiled", seed_program: "NaiveRAG", watch: "Watch", lms: LMs) -> None:
+    """Say what the optimizer put into the program, and what it took."""
     from programs.export import render_prompts
 
     demos = {name: len(predictor.demos) for name, predictor in compiled.program.named_predictors()}
     listed = ", ".join(f"{name} {n}" for name, n in demos.items() if n) or "none"
-    spent = roles.answer.meter.paid_calls
-    note(
-        f"demos: {listed}; {spent} LM calls" + (" (budget reached, best so far)" if compiled.stopped_at_budget else "")
-    )
+    n_calls, n_paid = watch.budget.n_calls, lms.compiling.answer.meter.paid_calls
+    spent = f"{n_calls} LM calls" + (f", {n_paid} of them made now" if n_paid < n_calls else "")
+    note(f"demos: {listed}; {spent}" + (" (budget reached, best so far)" if compiled.stopped_by else ""))
+    if compiled.stopped_by:
+        note(f"{compiled.stopped_by}; repeat the command with a higher limit to go on from here")
     if render_prompts(compiled.program) == render_prompts(seed_program):
         note("nothing that was tried was good enough to be kept: the compiled program equals the seed")
 

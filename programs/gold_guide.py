@@ -1,4 +1,4 @@
-"""What gold evidence calls for at every step of a run: the plan, the verdict, the next query and the answer it implies."""
+"""What gold evidence calls for at every step of a run: the plan, the verdict, the next query, the answer."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -147,7 +147,7 @@ class Guide:
         return Step("judge", inputs, outputs, shown, quotes, certain=bool(lacking) and self._is_near(shown))
 
     def _is_near(self, shown: Sequence[Shown]) -> bool:
-        """Tell whether the passages are about what is asked, so that taking them for the answer is a mistake to show."""
+        """Tell whether the passages are about what is asked, so that to take them for the answer is a near miss."""
         asked = words(self.question)
         return len(asked & words("\n".join(_text(one.hit) for one in shown))) >= _NEAR_SHARE * len(asked)
 

@@ -116,7 +116,9 @@ def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         [Trial(**trial) for trial in trials]
         start["generation"] + 0
     except (ValueError, TypeError, KeyError) as error:
-        raise JournalError(f"{path}: not the journal of a compile ({error}); --restart does not need it: remove it") from None
+        raise JournalError(
+            f"{path}: not the journal of a compile ({error}); --restart does not need it: remove it"
+        ) from None
     return start, trials
 
 
@@ -126,7 +128,9 @@ def _lock(path: Path) -> int:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(file)
-        raise JournalError(f"{path.parent}: another process is running this very compile; wait for it or stop it") from None
+        raise JournalError(
+            f"{path.parent}: another process is running this very compile; wait for it or stop it"
+        ) from None
     return file
 
 

@@ -5,28 +5,21 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import dspy
 
 from programs.meter import BudgetExceeded
 from programs.rag import NaiveRAG
+from programs.settings import SCORES_ON_VALSET, Settings
 from programs.step_demos import choose_demos
 from programs.trials import Watch
 
-OPTIMIZERS = ("labeled", "knn", "bootstrap", "random-search", "mipro", "copro", "simba", "gepa")
-SEEDED = frozenset({"random-search", "mipro", "simba", "gepa"})
-SCORES_ON_VALSET = frozenset({"knn", "random-search", "mipro", "gepa"})
 Demos = Mapping[str, Sequence[dspy.Example]]
 
 _MAX_ERRORS = 10  # cases that an LM refuses (too long, say); one that is down ends the compile earlier
 _INSTRUCTION_TOKENS = 800
-_SIZES = {"light": 6, "medium": 12, "heavy": 18}  # candidates, as in MIPROv2
 _SIMBA_BATCH = 16
-
-
-class OptimizerNameError(ValueError):
-    """Not the name of an optimizer, or of a chain of them."""
 
 
 class Metric(Protocol):
@@ -36,65 +29,7 @@ class Metric(Protocol):
 
 
 Feedback = Callable[[dspy.Example, Any, str], str]
-"""`(example, prediction, predictor)` → what that predictor did well or badly in this run, for an LM that rewrites it."""
-
-
-def stages_of(optimizer: str) -> tuple[str, ...]:
-    """Read the name of an optimizer, or `chain:ONE,ANOTHER`.
-
-    Raises:
-        OptimizerNameError: It names none.
-    """
-    names = tuple(optimizer.removeprefix("chain:").split(",")) if optimizer.startswith("chain:") else (optimizer,)
-    if unknown := [name for name in names if name not in OPTIMIZERS]:
-        expected = f"{', '.join(OPTIMIZERS)} or chain:ONE,ANOTHER"
-        raise OptimizerNameError(f"no optimizer {unknown[0]!r}: expected {expected}")
-    return names
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How to compile.
-
-    `optimizer` is one name or `chain:ONE,ANOTHER`. `auto` sets the size of a run unless `n_trials` does: the trials of
-    mipro, the candidates of random-search and copro, the steps of simba, the full evaluations of gepa. `max_demos`
-    bounds the demos of a predictor.
-    """
-
-    optimizer: str = "bootstrap"
-    max_demos: int = 3
-    auto: Literal["light", "medium", "heavy"] = "light"
-    n_trials: int | None = None
-    seed: int = 0
-    n_threads: int = 1
-
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """The optimizers to run, in order."""
-        return stages_of(self.optimizer)
-
-    @property
-    def effective_seed(self) -> int | str:
-        """The seed that takes effect; of a chain those of its stages, in order.
-
-        MIPROv2 reads 0 as 9 (`seed or self.seed`); BootstrapFewShot, COPRO and what chooses demos take none: 0.
-        """
-        seeds = [self.seed_of(stage) for stage in self.stages]
-        return seeds[0] if len(seeds) == 1 else ", ".join(map(str, seeds))
-
-    def seed_of(self, stage: str) -> int:
-        """Give the seed that takes effect in one optimizer."""
-        return (self.seed or 9) if stage == "mipro" else self.seed if stage in SEEDED else 0
-
-    @property
-    def size(self) -> int:
-        """How many candidates, steps or full evaluations."""
-        return self.n_trials or _SIZES[self.auto]
-
-    @property
-    def needs_valset(self) -> bool:
-        """Whether an optimizer scores programs on cases that no demo comes from."""
-        return any(stage in SCORES_ON_VALSET for stage in self.stages)
+"""`(example, prediction, predictor)` → what that predictor did well or badly in a run, for an LM that rewrites it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,14 +203,16 @@ def _nearest(job: Job) -> list[dspy.Example]:
 
 
 def _random_search(program: NaiveRAG, job: Job) -> NaiveRAG:
-    """Score the program as it is, with demos in order, and with demos shuffled: BootstrapFewShotWithRandomSearch.
+    """Score the program as it is, without demos, with demos in order and shuffled: BootstrapFewShotWithRandomSearch.
 
     Written out, because DSPy's throws away the demos a program has, and keeps nothing when its budget ends.
     """
     seed, scored_on = job.settings.seed_of("random-search"), _scored_on("random-search", job)
-    job.watch.begin("random-search", scored_on, n_trials=job.settings.size + 2)
+    seeds = [program, program.reset_copy()] if any(one.demos for one in program.predictors()) else [program]
+    job.watch.begin("random-search", scored_on, n_trials=len(seeds) + 1 + job.settings.size)
     evaluate = dspy.Evaluate(devset=scored_on, metric=job.metric, num_threads=job.settings.n_threads)
-    evaluate(program)
+    for one in seeds:
+        evaluate(one)
     for number in range(-1, job.settings.size):
         rng, shuffled = random.Random(seed * 1000 + number), list(job.trainset)
         size = job.settings.max_demos if number < 0 else rng.randint(1, job.settings.max_demos)

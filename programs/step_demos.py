@@ -107,7 +107,7 @@ class _Recorded:
 def _guided_run(
     program: NaiveRAG, case: GuidedCase, accept: Callable[[dspy.Example, dspy.Prediction], bool]
 ) -> list[Step]:
-    """Run a copy of the program with the gold in place of its predictors; no step if the run does not come out right."""
+    """Run a copy of the program with the gold in place of its predictors; no step unless the run comes out right."""
     guide = Guide(case.gold, case.example.question, program.retrievers, program.bounds)
     guided = program.deepcopy()
     guided.retrievers = {tool: _Recorded(guide, tool) for tool in program.retrievers}
@@ -133,7 +133,7 @@ def _stand_in(name: str, predictor: Any, guide: Guide) -> Callable[..., dspy.Pre
 
 
 def _demo(program: NaiveRAG, step: Step, example: dspy.Example) -> dspy.Example:
-    """Turn a step into a demo that bears the id of its train case, its passages cut down to what the output rests on."""
+    """Turn a step into a demo that bears the id of its train case, its passages cut to what the output rests on."""
     inputs, outputs = dict(step.inputs), dict(step.outputs)
     if "passages" in inputs:
         inputs["passages"], numbers = shorten(step.shown, step.quotes, example.question, _PASSAGE_CHARS)
@@ -159,7 +159,7 @@ def _length(demo: dspy.Example) -> int:
 
 
 def _taking_turns(groups: Iterable[tuple[str, bool]]) -> list[tuple[str, bool]]:
-    """Order kinds and languages so that neighbours differ in both: sufficient en, insufficient zh, conflict en, …"""
+    """Order kinds and languages so that neighbours differ in both: sufficient en, insufficient zh, conflict en."""
     kinds = sorted({kind for kind, _ in groups}, key=lambda kind: (kind != "sufficient", kind != "insufficient", kind))
     first = [(kind, place % 2 == 1) for place, kind in enumerate(kinds)]
     wanted = [*first, *((kind, not zh) for kind, zh in first)]

@@ -4,6 +4,7 @@ import hashlib
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dspy
@@ -14,7 +15,16 @@ from programs.export import render_prompts
 from programs.journal import Journal, Trial
 from programs.rag import NaiveRAG
 
-Tell = Callable[[Trial, float, int | None], None]
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How an optimizer stands after a trial; `place` counts in its stage, of `n_trials` if that is known."""
+
+    trial: Trial
+    place: int
+    n_trials: int | None
+    best_score: float
+    seconds_left: float | None
 
 
 class Watch(BaseCallback):
@@ -27,7 +37,7 @@ class Watch(BaseCallback):
         self,
         budget: Budget | None = None,
         journal: Journal | None = None,
-        tell: Tell = lambda trial, best, n_trials: None,
+        tell: Callable[[Standing], None] = lambda standing: None,
         cost_usd: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Watch for a compile.
@@ -35,7 +45,7 @@ class Watch(BaseCallback):
         Args:
             budget: Counts the calls that trials are recorded with.
             journal: Where trials are put down.
-            tell: Called after a trial with it, the best score of its stage, and how many trials there will be.
+            tell: Called after every trial.
             cost_usd: Tells what the compile has cost so far.
         """
         self.budget = budget or Budget()
@@ -62,7 +72,8 @@ class Watch(BaseCallback):
         DSPy's `Evaluate`.
         """
         self.best, self._best_score = None, -1.0
-        self._stage, self._n_trials = stage, n_trials
+        self._stage, self._n_trials, self._place = stage, n_trials, 0
+        self._began_at, self._calls_before = self.budget.seconds, self.budget.n_calls
         self._scored_on = {example.id: example for example in scored_on}
         self._metric, self._n_runs = metric, n_runs
         self._scores: dict[str, list[float]] = defaultdict(list)
@@ -109,9 +120,18 @@ class Watch(BaseCallback):
                 number, self._stage, round(score, 6), n_cases, _name(program), is_best, self.budget.n_calls, spent
             )
             self.trials.append(trial)
+            self._place += 1
             if self._journal:
                 self._journal.add(trial)
-            self._tell(trial, self._best_score, self._n_trials)
+            self._tell(Standing(trial, self._place, self._n_trials, self._best_score, self._seconds_left()))
+
+    def _seconds_left(self) -> float | None:
+        """Estimate the time to the end of the stage or of the budget of calls, whichever comes first."""
+        seconds, calls = self.budget.seconds - self._began_at, self.budget.n_calls - self._calls_before
+        left = [seconds / self._place * max(0, self._n_trials - self._place)] if self._n_trials else []
+        if self.budget.max_calls is not None and calls:
+            left.append(seconds / calls * (self.budget.max_calls - self.budget.n_calls))
+        return min(left, default=None)
 
 
 def _name(program: dspy.Module) -> str:

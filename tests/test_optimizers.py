@@ -15,8 +15,9 @@ from programs.export import render_prompts
 from programs.lms import Roles, bind, make_lm
 from programs.load import Tools
 from programs.meter import EndpointDown, Meter
-from programs.optimizers import Compiled, Settings, compile_program
+from programs.optimizers import Compiled, compile_program
 from programs.rag import AgenticRAG, NaiveRAG
+from programs.settings import Settings
 from programs.trials import Watch
 from trainsets.cases import Case, to_example
 from trainsets.metrics import combined_score
@@ -257,7 +258,9 @@ def helped_by_demos_or_instructions(request: Request) -> str:
 
 def write_instructions(request: Request) -> str:
     """Every text field is the instruction; advice is for the answerer."""
-    return json.dumps({name: {"answer": PROPOSED} if name == "module_advice" else PROPOSED for name in fields_of(request)})
+    return json.dumps(
+        {name: {"answer": PROPOSED} if name == "module_advice" else PROPOSED for name in fields_of(request)}
+    )
 
 
 @pytest.fixture
