@@ -81,9 +81,9 @@ class Guide:
     question: str
     retrievers: Mapping[str, Retriever]
     bounds: Bounds
-    steps: list[Step] = field(default_factory=list)
-    _next: tuple[str, str] | None = None
-    _seen: list[Hit] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list, init=False)
+    _next: tuple[str, str] | None = field(default=None, init=False)
+    _seen: list[Hit] = field(default_factory=list, init=False)
 
     def answer_for(self, predictor: str) -> Callable[..., Mapping[str, Any]]:
         """Return what takes the place of a predictor: its inputs to the outputs that the gold calls for.

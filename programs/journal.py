@@ -57,7 +57,11 @@ class Journal:
         self.path = folder / digest[:12] / "journal.jsonl"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self.path.parent / "LOCK")
-        start, lines = _read(self.path)
+        try:
+            start, lines = _read(self.path)
+        except JournalError:
+            self.close()
+            raise
         self.generation: int = start.get("generation", 0) + (1 if restart and start else 0)
         self.recorded = [] if restart else [Trial(**line) for line in lines]
         self.trials: list[Trial] = []
@@ -116,9 +120,7 @@ def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         [Trial(**trial) for trial in trials]
         start["generation"] + 0
     except (ValueError, TypeError, KeyError) as error:
-        raise JournalError(
-            f"{path}: not the journal of a compile ({error}); --restart does not need it: remove it"
-        ) from None
+        raise JournalError(f"{path}: not the journal of a compile ({error}); remove it") from None
     return start, trials
 
 
