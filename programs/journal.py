@@ -71,17 +71,15 @@ class Journal:
         self._write_all(self.recorded)
 
     def add(self, trial: Trial) -> None:
-        """Put down a trial, unless it is recorded already; one that is new among the recorded ones replaces them."""
+        """Put down a trial, unless it is one that an earlier attempt recorded; threads may bring those in any order."""
         self.trials.append(trial)
-        if any(_same(trial, known) for known in self.recorded):
-            return
-        if len(self.trials) <= len(self.recorded):
+        if len(self.trials) > len(self.recorded):
+            self.recorded.append(trial)
+            self._append(trial)
+        elif not any(_same(trial, known) for known in self.recorded):
             self.differs_from = self.differs_from or trial.number
             self.recorded = list(self.trials)
             self._write_all(self.recorded)
-        else:
-            self.recorded.append(trial)
-            self._append(trial)
 
     def close(self) -> None:
         """Let another process have the journal."""

@@ -223,10 +223,11 @@ def _random_search(program: NaiveRAG, job: Job) -> NaiveRAG:
     return job.watch.best or program.deepcopy()
 
 
-class _DemoAwareMIPRO(dspy.MIPROv2):
+class DemoAwareMIPRO(dspy.MIPROv2):
     """MIPROv2 that also tries the demos a program has, and choices from the pools, among its demo sets."""
 
     def __init__(self, job: Job, **settings: Any) -> None:
+        """Take what MIPROv2 takes, and the pools."""
         super().__init__(**settings)
         self._job = job
 
@@ -242,7 +243,7 @@ class _DemoAwareMIPRO(dspy.MIPROv2):
 def _mipro(program: NaiveRAG, job: Job) -> NaiveRAG:
     settings, by_trials = job.settings, job.settings.n_trials is not None
     scored_on, seed = _scored_on("mipro", job), settings.seed_of("mipro")
-    optimizer = _DemoAwareMIPRO(
+    optimizer = DemoAwareMIPRO(
         job,
         metric=job.metric,
         prompt_model=job.prompt_model,

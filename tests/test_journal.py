@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,15 @@ def test_walking_the_same_way_again_writes_nothing_and_going_on_does(tmp_path: P
         again.add(trial(2))
         assert len(lines_of(again)) == 3
         assert again.differs_from is None
+
+
+def test_a_program_that_is_scored_twice_is_two_trials(tmp_path: Path) -> None:
+    twice = [trial(1), replace(trial(1), number=2)]
+    for _ in range(2):
+        with Journal(tmp_path, FACTS) as journal:
+            for one in twice:
+                journal.add(one)
+        assert len(lines_of(journal)) == 3
 
 
 def test_a_trial_that_comes_out_differently_is_noticed_and_replaces_what_followed(tmp_path: Path) -> None:

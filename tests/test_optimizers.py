@@ -15,7 +15,7 @@ from programs.export import render_prompts
 from programs.lms import Roles, bind, make_lm
 from programs.load import Tools
 from programs.meter import EndpointDown, Meter
-from programs.optimizers import Compiled, compile_program
+from programs.optimizers import Compiled, DemoAwareMIPRO, Job, compile_program
 from programs.rag import AgenticRAG, NaiveRAG
 from programs.settings import Settings
 from programs.trials import Watch
@@ -219,12 +219,6 @@ def test_a_teacher_runs_the_program_while_demos_are_collected(tools: Tools) -> N
         assert all(predictor.lm is None for predictor in compiled.program.predictors())
 
 
-def test_the_seed_that_takes_effect_is_told() -> None:
-    assert Settings("bootstrap", seed=5).effective_seed == 0
-    assert Settings("mipro", seed=5).effective_seed == 5
-    assert Settings("mipro", seed=0).effective_seed == 9
-
-
 def test_a_decision_lm_of_its_own_is_used_while_compiling(tools: Tools) -> None:
     with ScriptedServer(ANSWERS) as answering, ScriptedServer(ANSWERS) as deciding:
         roles = Roles(make_lm("openai/d", deciding.url), make_lm("openai/a", answering.url))
@@ -290,3 +284,90 @@ def test_every_optimizer_compiles_the_real_program_to_a_better_one_and_the_same_
     assert (len(helpful.requests), meter.paid_calls) == (n_calls, 0)  # the whole way from the cache
     assert render_prompts(again.program) == render_prompts(compiled.program)
     assert not set(vars(compiled.program)) - set(vars(AgenticRAG(tools.retrievers)))  # nothing of the optimizer's
+
+
+def test_a_budget_ends_every_optimizer_with_its_best_so_far_and_the_same_again(
+    helpful: ScriptedServer, tools: Tools
+) -> None:
+    more = {"step_demos": {"answer": [STEP_DEMO]}, "embed": tools.index.embedder.embed_queries}
+    for name in ("random-search", "copro", "simba", "gepa"):
+        helpful.requests.clear()
+        budget = 40 if name == "simba" else 25
+        stopped, meter = compile_with(helpful, tools, SMALL[name], budget=budget, **more)
+        assert stopped.stopped_by == f"the budget of {budget} LM calls is spent"
+        assert meter.paid_calls <= len(helpful.requests) <= budget
+        again, meter = compile_with(helpful, tools, SMALL[name], budget=budget, **more)
+        assert (again.stopped_by, meter.paid_calls) == (stopped.stopped_by, 0)
+        assert render_prompts(again.program) == render_prompts(stopped.program)
+
+
+def test_a_stopped_stage_ends_the_chain_and_a_higher_budget_goes_on_from_there(
+    helpful: ScriptedServer, tools: Tools
+) -> None:
+    chain = Settings("chain:bootstrap,random-search", max_demos=1, n_trials=1)
+    stopped, meter = compile_with(helpful, tools, chain, budget=3)
+    assert stopped.stopped_at_budget
+    n_calls = len(helpful.requests)
+    whole, meter = compile_with(helpful, tools, chain)
+    assert not whole.stopped_at_budget
+    assert meter.usage.cached_calls >= n_calls  # what the first one paid for
+
+
+def test_optimizers_start_from_the_demos_a_program_has(helpful: ScriptedServer, tools: Tools) -> None:
+    start = AgenticRAG(tools.retrievers)
+    start.answer.demos = [STEP_DEMO]
+    for settings in (SMALL["gepa"], SMALL["random-search"], Settings("bootstrap", max_demos=9)):
+        compiled, _ = compile_with(helpful, tools, settings, program=start)
+        assert STEP_DEMO in compiled.program.answer.demos, settings.optimizer
+    assert start.answer.demos == [STEP_DEMO]
+    lm = make_lm("openai/test", helpful.url)
+    job = Job(metric, TRAIN, DEV, SMALL["mipro"], step_demos={"answer": [STEP_DEMO]})
+    with bind(Roles(lm, lm)):
+        optimizer = DemoAwareMIPRO(job, metric=metric, auto="light", max_labeled_demos=0, max_bootstrapped_demos=1)
+        optimizer._set_random_seeds(1)
+        found = optimizer._bootstrap_fewshot_examples(
+            start, TRAIN, 1, None, num_fewshot_candidates=4, max_bootstrapped_demos=1, max_labeled_demos=0,
+            max_errors=1, metric_threshold=None,
+        )  # fmt: skip
+    sets = dict(zip([name for name, _ in start.named_predictors()], found.values(), strict=True))
+    assert [STEP_DEMO] in sets["answer"]
+    assert len({len(each) for each in sets.values()}) == 1  # MIPROv2 expects as many sets for each predictor
+
+
+def test_an_lm_of_its_own_writes_the_instructions(helpful: ScriptedServer, tools: Tools) -> None:
+    for name in ("mipro", "copro", "gepa"):
+        with ScriptedServer(replies=helpful.replies) as writing:
+            compile_with(helpful, tools, SMALL[name], proposer=make_lm("openai/writer", writing.url))
+            assert any(WRITTEN & set(fields_of(request)) for request in writing.requests)
+        assert not any(WRITTEN & set(fields_of(request)) for request in helpful.requests), name
+
+
+def test_gepa_hands_the_feedback_on_a_predictor_to_the_lm_that_rewrites_it(
+    helpful: ScriptedServer, tools: Tools
+) -> None:
+    def tell(example: Any, prediction: Any, predictor: str) -> str:
+        return f"told of {predictor}: {example.id}"
+
+    compile_with(helpful, tools, SMALL["gepa"], feedback=tell)
+    written = [str(request["messages"]) for request in helpful.calls_of("new_instruction")]
+    assert written
+    assert all("told of" in text for text in written)
+    assert not any("told of condense" in text for text in written)  # no run called it
+
+
+def test_bootstrapping_accepts_by_the_bool_and_candidates_are_scored_by_the_number(
+    helpful: ScriptedServer, tools: Tools
+) -> None:
+    # A float is truthy, so a metric that only gave numbers would make demos of every run.
+    calls: list[bool] = []
+
+    def lenient(example: Any, prediction: Any, trace: Any = None) -> float | bool:
+        calls.append(trace is not None)
+        return metric(example, prediction) if trace is None else False
+
+    lm = make_lm("openai/test", helpful.url)
+    with bind(Roles(lm, lm)):
+        for name in ("bootstrap", "random-search"):
+            compiled = compile_program(AgenticRAG(tools.retrievers), lenient, TRAIN, DEV, SMALL[name])
+            assert demos_of(compiled.program) == {}
+    assert set(calls) == {True, False}

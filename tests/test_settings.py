@@ -12,7 +12,7 @@ def test_a_name_is_one_stage_and_a_chain_several() -> None:
     "name", ["magic", "chain:", "chain:bootstrap,magic", "bootstrap,mipro", "chain:bootstrap,", ""]
 )
 def test_a_wrong_name_is_refused_with_those_that_are_right(name: str) -> None:
-    with pytest.raises(OptimizerNameError, match="expected labeled, knn, .* or chain:ONE,ANOTHER"):
+    with pytest.raises(OptimizerNameError, match=r"expected labeled, knn, .* or chain:ONE,ANOTHER"):
         stages_of(name)
 
 
