@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from programs.optimizers import Compiled
     from programs.rag import NaiveRAG
     from programs.tracking import TrackedRun
-    from programs.trials import Standing, Watch
+    from programs.trials import Watch
     from trainsets.cases import Case
+    from trainsets.compiling import Splits
     from trainsets.evaluation import CaseResult
 
 ACCEPT_DEMO = 0.8  # combined score from which a run may become a demo: the answer is right and its evidence was found
@@ -91,16 +92,6 @@ def amount(text: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Splits:
-    """The cases of a compile; `held_out` are those of all other splits, which no demo may show anything of."""
-
-    train: list["Case"]
-    val: list["Case"]
-    dev: list["Case"]
-    held_out: list["Case"]
-
-
-@dataclass(frozen=True, slots=True)
 class LMs:
     """The LMs of a compile. `compiling` are the roles with a meter of their own, which teacher and proposer share."""
 
@@ -122,17 +113,16 @@ class LMs:
 def run(args: argparse.Namespace) -> int:
     """Compile, compare with the seed program on dev cases, export, print the table."""
     from programs.export import check_target, save_export
-    from programs.lms import bind, check
+    from programs.lms import bind
     from programs.load import load_program, open_tools
     from programs.tracking import track
 
     check_target(args.out)
     settings = settings_from(args)
-    splits = load_splits(args, settings)
+    splits = splits_from(args, settings)
     tools = open_tools(args.index)
     seed_program = load_program(args.program, tools)
     lms = lms_from(args)
-    check(*lms.all)
     facts = describe(args, settings, lms, tools, splits)
     name = f"{args.optimizer} · {lms.roles.label} · {datetime.now():%Y-%m-%d %H:%M}"
     with track(args.tracking_uri, args.experiment, name) as tracked:
@@ -161,20 +151,37 @@ def settings_from(args: argparse.Namespace) -> Settings:
     )
 
 
+def splits_from(args: argparse.Namespace, settings: Settings) -> "Splits":
+    """Read the cases that the flags ask for."""
+    from trainsets.cases import SAMPLE_DIR
+    from trainsets.compiling import load_splits
+
+    return load_splits(
+        args.cases or SAMPLE_DIR,
+        needed_by=args.optimizer,
+        with_val=settings.needs_valset,
+        n_train=args.limit,
+        n_dev=args.eval_limit,
+        seed=args.seed,
+    )
+
+
 def lms_from(args: argparse.Namespace) -> LMs:
-    """Build every LM of the compile; the comparison runs on a meter apart, always to its end."""
-    from programs.lms import make_lm
+    """Build every LM of the compile and check that it answers; comparisons are on a meter apart, and always whole."""
+    from programs.lms import check, make_lm
 
     roles = roles_from(args)
+    teacher = make_lm(args.teacher_lm, args.api_base) if args.teacher_lm else None
+    proposer = make_lm(args.proposer_lm, args.api_base) if args.proposer_lm else None
+    check(*(lm for lm in (roles.decision, roles.answer, teacher, proposer) if lm))
     compiling = roles.with_budget(None)
     meter = compiling.answer.meter
-    teacher = make_lm(args.teacher_lm, args.api_base, meter) if args.teacher_lm else None
-    proposer = make_lm(args.proposer_lm, args.api_base, meter) if args.proposer_lm else None
-    return LMs(roles, compiling, teacher, proposer)
+    others = [lm.copy(meter=meter) if lm else None for lm in (teacher, proposer)]
+    return LMs(roles, compiling, *others)
 
 
 def compile_splits(
-    args: argparse.Namespace, settings: Settings, program: "NaiveRAG", splits: Splits, tools: "Tools", lms: LMs
+    args: argparse.Namespace, settings: Settings, program: "NaiveRAG", splits: "Splits", tools: "Tools", lms: LMs
 ) -> "Compiled":
     """Compile with a journal: a command that is repeated goes on where the one before it ended."""
     from programs.lms import bind
@@ -205,7 +212,7 @@ def compile_splits(
     return compiled
 
 
-def make_step_demos(program: "NaiveRAG", splits: Splits) -> dict[str, list[Any]]:
+def make_step_demos(program: "NaiveRAG", splits: "Splits") -> dict[str, list[Any]]:
     """Make demos from the gold evidence of the train cases; what held-out cases ask or rest on stands in none."""
     from programs.step_demos import GuidedCase, build_step_demos
     from trainsets.cases import to_example
@@ -223,7 +230,7 @@ def make_step_demos(program: "NaiveRAG", splits: Splits) -> dict[str, list[Any]]
 
 
 def open_journal(
-    args: argparse.Namespace, settings: Settings, program: "NaiveRAG", splits: Splits, tools: "Tools", lms: LMs
+    args: argparse.Namespace, settings: Settings, program: "NaiveRAG", splits: "Splits", tools: "Tools", lms: LMs
 ) -> "Journal":
     """Open the journal of this very compile; limits and threads may change from one attempt to the next."""
     from programs.export import render_prompts
@@ -256,56 +263,7 @@ def make_watch(args: argparse.Namespace, lms: LMs, journal: "Journal") -> "Watch
         return journal.spent_before_usd + lms.cost_usd()
 
     budget = Budget(args.max_lm_calls, args.max_cost, args.max_minutes, cost_usd)
-    return Watch(budget, journal, tell_standing, cost_usd)
-
-
-def tell_standing(standing: "Standing") -> None:
-    """Write one line about a trial: number, score, best score, spend, time left."""
-    trial, of = standing.trial, f"/{standing.n_trials}" if standing.n_trials else ""
-    parts = [f"{trial.stage} trial {standing.place}{of}", f"score {trial.score:.3f}", f"best {standing.best_score:.3f}"]
-    parts += (
-        [f"{trial.lm_calls} LM calls", f"${trial.cost_usd:.2f}"] if trial.cost_usd else [f"{trial.lm_calls} LM calls"]
-    )
-    if (left := standing.seconds_left) is not None:
-        parts.append(f"about {left // 60:.0f}:{left % 60:02.0f} left")
-    note(" · ".join(parts))
-
-
-def load_splits(args: argparse.Namespace, settings: Settings) -> Splits:
-    """Return train, validation and dev cases; validation is every fourth train case, so that dev stays unseen.
-
-    Raises:
-        CaseError: A split is missing or too small, or train and dev share a question.
-        NoGoldAnswerError: A case can't be scored.
-    """
-    from trainsets.cases import SAMPLE_DIR, CaseError, load_cases, sample
-    from trainsets.checks import check_leaks
-    from trainsets.evaluation import check_scorable
-
-    source = args.cases or SAMPLE_DIR
-    train, dev = load_cases(source, "train"), load_cases(source, "dev")
-    if leaks := check_leaks({"train": train, "dev": dev}):
-        raise CaseError(f"{source}: train and dev are not apart: {leaks[0]}")
-    check_scorable([*train, *dev])
-    held_out = [*dev, *other_cases(source)]
-    train = [case for case in train if case.kind != "chitchat"]  # no LM call, nothing to learn
-    train = sample(train, args.limit, args.seed) if args.limit else train
-    n_needed = 2 if settings.needs_valset else 1
-    if len(train) < n_needed:
-        raise CaseError(f"{source}: {len(train)} train cases to compile on, {args.optimizer} needs {n_needed} at least")
-    dev = sample(dev, args.eval_limit, args.seed) if args.eval_limit else dev
-    if settings.needs_valset:
-        return Splits([case for n, case in enumerate(train) if n % 4], train[::4], dev, held_out)
-    return Splits(train, [], dev, held_out)
-
-
-def other_cases(source: str | Path) -> list["Case"]:
-    """Return the cases of the splits that a compile does not look at, to keep them out of demos."""
-    from trainsets.cases import list_splits, load_cases
-
-    folder = Path(source)
-    names = list_splits(folder) if folder.is_dir() else []
-    return [case for name in names if name not in ("train", "dev") for case in load_cases(folder, name)]
+    return Watch(budget, journal, lambda standing: note(standing.line()), cost_usd)
 
 
 def metric(example: Any, prediction: Any, trace: Any = None) -> float | bool:
@@ -323,7 +281,9 @@ def explain_case(example: Any, prediction: Any, predictor: str) -> str:
     return explain(example.case, prediction, predictor)
 
 
-def describe(args: argparse.Namespace, settings: Settings, lms: LMs, tools: "Tools", splits: Splits) -> dict[str, Any]:
+def describe(
+    args: argparse.Namespace, settings: Settings, lms: LMs, tools: "Tools", splits: "Splits"
+) -> dict[str, Any]:
     """Return what this compile is made of, for the manifest and MLflow; no addresses, no secrets."""
     return {
         "program": args.program,

@@ -26,6 +26,17 @@ class Standing:
     best_score: float
     seconds_left: float | None
 
+    def line(self) -> str:
+        """Tell it in one line: number, score, best score, spend, time left."""
+        trial, of = self.trial, f"/{self.n_trials}" if self.n_trials else ""
+        parts = [f"{trial.stage} trial {self.place}{of}", f"score {trial.score:.3f}", f"best {self.best_score:.3f}"]
+        parts.append(f"{trial.lm_calls} LM calls")
+        if trial.cost_usd:
+            parts.append(f"${trial.cost_usd:.2f}")
+        if (left := self.seconds_left) is not None:
+            parts.append(f"about {left // 60:.0f}:{left % 60:02.0f} left")
+        return " · ".join(parts)
+
 
 class Watch(BaseCallback):
     """Sees every evaluation of an optimizer as a DSPy callback, on any thread.

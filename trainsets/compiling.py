@@ -1,0 +1,63 @@
+"""The cases of a compile: train, validation and dev, apart from each other, and all that must stay unseen."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainsets.cases import Case, CaseError, list_splits, load_cases, sample
+from trainsets.checks import check_leaks
+from trainsets.evaluation import check_scorable
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """What a compile is made from and measured on; no demo may show anything of the cases in `held_out`."""
+
+    train: list[Case]
+    val: list[Case]
+    dev: list[Case]
+    held_out: list[Case]
+
+
+def load_splits(
+    source: str | Path,
+    *,
+    needed_by: str,
+    with_val: bool = False,
+    n_train: int | None = None,
+    n_dev: int | None = None,
+    seed: int = 0,
+) -> Splits:
+    """Read the cases of a compile; validation is every fourth train case, so that dev stays unseen.
+
+    Args:
+        source: A folder of splits or a hub id.
+        needed_by: The optimizer, for messages.
+        with_val: Whether it scores candidates on validation cases.
+        n_train: Take a stratified sample of so many train cases.
+        n_dev: The same of dev cases.
+        seed: Of both samples.
+
+    Raises:
+        CaseError: A split is missing or too small, or train and dev share a question.
+        NoGoldAnswerError: A case can't be scored.
+    """
+    train, dev = load_cases(source, "train"), load_cases(source, "dev")
+    if leaks := check_leaks({"train": train, "dev": dev}):
+        raise CaseError(f"{source}: train and dev are not apart: {leaks[0]}")
+    check_scorable([*train, *dev])
+    held_out = [*dev, *_cases_of_other_splits(source)]
+    train = [case for case in train if case.kind != "chitchat"]  # no LM call, nothing to learn
+    train = sample(train, n_train, seed) if n_train else train
+    n_needed = 2 if with_val else 1
+    if len(train) < n_needed:
+        raise CaseError(f"{source}: {len(train)} train cases to compile on, {needed_by} needs {n_needed} at least")
+    dev = sample(dev, n_dev, seed) if n_dev else dev
+    if with_val:
+        return Splits([case for n, case in enumerate(train) if n % 4], train[::4], dev, held_out)
+    return Splits(train, [], dev, held_out)
+
+
+def _cases_of_other_splits(source: str | Path) -> list[Case]:
+    folder = Path(source)
+    names = list_splits(folder) if folder.is_dir() else []
+    return [case for name in names if name not in ("train", "dev") for case in load_cases(folder, name)]
