@@ -2,10 +2,11 @@
 
 import argparse
 import hashlib
+import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,12 @@ from programs.cli import (
     EXPORT_DIR,
     RUNS_DIR,
     add_case_flags,
+    add_gate_flags,
     add_index_flag,
     add_lm_flags,
     add_tracking_flags,
+    amount,
+    count,
     note,
     positive,
     progress,
@@ -27,18 +31,25 @@ from programs.cli import (
 from programs.settings import OPTIMIZERS, Settings, stages_of
 
 if TYPE_CHECKING:
+    from programs.budget import Budget
+    from programs.compile_lms import CompileLMs
     from programs.journal import Journal
-    from programs.lms import MeteredLM, Roles
+    from programs.lms import Roles
     from programs.load import Tools
     from programs.optimizers import Compiled
+    from programs.preflight import Preflight
+    from programs.probing import ProbeRun
     from programs.rag import NaiveRAG
     from programs.tracking import TrackedRun
     from programs.trials import Watch
     from trainsets.cases import Case
     from trainsets.compiling import Splits
     from trainsets.evaluation import CaseResult
+    from trainsets.gate import GateResult
 
 ACCEPT_DEMO = 0.8  # combined score from which a run may become a demo: the answer is right and its evidence was found
+
+PRUNED_ON = 12  # cases: each demo is left out of a run over all of them
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -64,6 +75,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--restart", action="store_true", help="forget the trials of an earlier attempt, ask the LM anew"
     )
+    parser.add_argument("--dry-run", action="store_true", help="only look at what the compile would meet and cost")
+    parser.add_argument("--probe", type=count, default=6, metavar="N", help="train cases run to look ahead (6)")
+    parser.add_argument("--force", action="store_true", help="compile even if it looks hopeless")
+    parser.add_argument("--prune-demos", action="store_true", help="drop demos without which no score falls")
     parser.add_argument("--limit", type=positive, metavar="N", help="train on a stratified sample of N cases")
     parser.add_argument("--eval-limit", type=positive, metavar="N", help="compare on N dev cases, a stratified sample")
     parser.add_argument("--threads", type=positive, default=1, help="cases at the same time (1)")
@@ -72,6 +87,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_case_flags(parser)
     add_lm_flags(parser)
     add_tracking_flags(parser)
+    add_gate_flags(parser, on_by_default=True)
+    parser.add_argument("--champion", metavar="EXPORT", help="the program in use, which the new one has to beat")
     return parser.parse_args(argv)
 
 
@@ -84,64 +101,185 @@ def optimizer(text: str) -> str:
     return text
 
 
-def amount(text: str) -> float:
-    """Read a number above zero, for argparse."""
-    if not (value := float(text)) > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
-
-
 @dataclass(frozen=True, slots=True)
-class LMs:
-    """The LMs of a compile. `compiling` are the roles with a meter of their own, which teacher and proposer share."""
+class Setup:
+    """What a compile is made with; `program` is the seed."""
 
-    roles: "Roles"
-    compiling: "Roles"
-    teacher: "MeteredLM | None"
-    proposer: "MeteredLM | None"
+    args: argparse.Namespace
+    settings: Settings
+    splits: "Splits"
+    tools: "Tools"
+    program: "NaiveRAG"
+    lms: "CompileLMs"
 
-    @property
-    def all(self) -> list["MeteredLM"]:
-        """Every LM that is called."""
-        return [lm for lm in (self.roles.decision, self.roles.answer, self.teacher, self.proposer) if lm]
 
-    def cost_usd(self) -> float:
-        """What compiling has cost this process."""
-        return self.compiling.answer.meter.usage.cost_usd
+def set_up(args: argparse.Namespace) -> Setup:
+    """Check and open everything that the flags name, before any work."""
+    from programs.compile_lms import make_compile_lms
+    from programs.export import check_target
+    from programs.load import load_program, open_tools
+    from trainsets.cases import SAMPLE_DIR
+    from trainsets.compiling import load_splits
+    from trainsets.gate import parse_limits
+
+    check_target(args.out)
+    parse_limits(args.gate_limit)
+    settings = settings_from(args)
+    splits = load_splits(
+        args.cases or SAMPLE_DIR,
+        needed_by=args.optimizer,
+        with_val=settings.needs_valset,
+        n_train=args.limit,
+        n_dev=args.eval_limit,
+        seed=args.seed,
+    )
+    tools = open_tools(args.index)
+    program = load_program(args.program, tools)
+    lms = make_compile_lms(roles_from(args), args.teacher_lm, args.proposer_lm, args.api_base)
+    return Setup(args, settings, splits, tools, program, lms)
 
 
 def run(args: argparse.Namespace) -> int:
     """Compile, compare with the seed program on dev cases, export, print the table."""
-    from programs.export import check_target, save_export
-    from programs.lms import bind
-    from programs.load import load_program, open_tools
+    from programs.load import load_program
+    from programs.preflight import CompileRefusedError
     from programs.tracking import track
 
-    check_target(args.out)
-    settings = settings_from(args)
-    splits = splits_from(args, settings)
-    tools = open_tools(args.index)
-    seed_program = load_program(args.program, tools)
-    lms = lms_from(args)
-    facts = describe(args, settings, lms, tools, splits)
-    name = f"{args.optimizer} · {lms.roles.label} · {datetime.now():%Y-%m-%d %H:%M}"
+    setup = set_up(args)
+    champion = {"champion": load_program(args.champion, setup.tools)} if args.champion else {}
+    if args.dry_run:
+        return dry_run(setup)
+    facts = describe(setup)
+    name = f"{args.optimizer} · {setup.lms.roles.label} · {datetime.now():%Y-%m-%d %H:%M}"
     with track(args.tracking_uri, args.experiment, name) as tracked:
         tracked.log_params(facts)
-        note(f"compiling {args.program} with {args.optimizer} on {len(splits.train)} cases, LM {lms.roles.label}")
-        compiled = compile_splits(args, settings, seed_program, splits, tools, lms)
+        note(f"compiling {args.program} with {args.optimizer} on {facts['n_train']} cases, LM {facts['lm']}")
+        try:
+            compiled = compile_splits(setup)
+        except CompileRefusedError as refused:
+            note(f"{refused}refused; --force compiles all the same")
+            tracked.rename(f"{name} · refused")
+            return 1
         facts |= {"stopped_at_budget": compiled.stopped_at_budget, "stopped_by": compiled.stopped_by}
-        with bind(lms.roles):
-            results = {
-                "seed": measure("seed", seed_program, splits.dev, args),
-                "compiled": measure("compiled", compiled.program, splits.dev, args),
-            }
-        facts |= {f"{which}_score": mean_score(each) for which, each in results.items()}
-        save_export(compiled.program, args.out, lm=lms.roles.label, index=tools.facts, built_by=facts)
-        log_results(tracked, args.out, results)
-        tracked.rename(f"{name} · {facts['seed_score']:.2f} → {facts['compiled_score']:.2f}")
-    show(results, lms.roles)
-    sys.stdout.write(closing(args))
-    return 0
+        return finish(setup, {"seed": setup.program, "compiled": compiled.program, **champion}, facts, tracked, name)
+
+
+def finish(
+    setup: Setup, programs: Mapping[str, "NaiveRAG"], facts: dict[str, Any], tracked: "TrackedRun", name: str
+) -> int:
+    """Measure all programs, give the verdict, export the compiled one, log and print everything."""
+    from programs.changes import write_changes
+    from programs.export import choose_place, save_export
+    from programs.lms import bind
+    from trainsets.evaluation import summarise
+    from trainsets.gate import say
+
+    args, roles = setup.args, setup.lms.roles
+    with bind(roles):
+        results = {which: measure(which, program, setup.splits.dev, args) for which, program in programs.items()}
+    facts |= {f"{which}_score": mean_score(each) for which, each in results.items()}
+    result = decide(setup, results, programs["compiled"]) if args.gate else None
+    facts |= {"gate": result.to_json()} if result else {}
+    before, after = (summarise(results[which]).scores for which in ("seed", "compiled"))
+    page = RUNS_DIR / "compile" / "changes.html"
+    told, changes = write_changes(setup.program, programs["compiled"], before, after, page)
+    out = choose_place(args.out, result.verdict if result else None, args.champion)
+    save_export(programs["compiled"], out, lm=roles.label, index=setup.tools.facts, built_by=facts, changes=changes)
+    log_results(tracked, out, results)
+    tracked.log_params({"gate": result.verdict} if result else {})
+    tracked.log_files(page)
+    tracked.rename(f"{name} · {facts['seed_score']:.2f} → {facts['compiled_score']:.2f}")
+    show(results, roles)
+    sys.stdout.write(told + (say(result) if result else "") + closing(args, out))
+    return 1 if result and result.verdict == "reject" else 0
+
+
+def decide(setup: Setup, results: Mapping[str, list["CaseResult"]], program: "NaiveRAG") -> "GateResult":
+    """Hold the compiled program against what is in use and the seed, and its prompts against held-out gold."""
+    from programs.changes import prompt_texts
+    from trainsets.gate import gate, parse_limits
+    from trainsets.leaks import find_leaks
+
+    leaks = [f"{leak.case_id}: {leak.what}" for leak in find_leaks(prompt_texts(program), setup.splits.held_out)]
+    baselines = {which: results[which] for which in ("champion", "seed") if which in results}
+    return gate(results["compiled"], baselines, parse_limits(setup.args.gate_limit), leaks)
+
+
+def dry_run(setup: Setup) -> int:
+    """Look ahead, say what was seen, and leave it at that."""
+    from programs.budget import Budget
+    from programs.lms import bind
+
+    start, _ = start_with_step_demos(setup)
+    with bind(setup.lms.compiling):
+        report = look_ahead(setup, start, Budget(setup.args.max_lm_calls))
+    sys.stdout.write(report.say())
+    return 1 if report.refusals else 0
+
+
+def look_ahead(setup: Setup, program: "NaiveRAG", budget: "Budget") -> "Preflight":
+    """Look whether the compile can lead anywhere and what it will cost; the LMs are bound."""
+    from programs.budget import count_calls
+    from programs.estimate import Task
+    from programs.preflight import Check, Limits, Subject, look
+    from programs.probing import MOST_PROBED
+    from trainsets.compiling import describe_distance, in_probing_order
+    from trainsets.gate import parse_limits
+
+    args, settings, splits = setup.args, setup.settings, setup.splits
+    n_train, n_val, n_dev = map(len, (splits.train, splits.val, splits.dev))
+    subject = Subject(
+        stages=settings.stages,
+        program=program,
+        task=Task(n_train, n_val, len(program.predictors()), settings.max_demos, settings.auto, settings.n_trials),
+        cases=in_probing_order(splits.train, args.probe, MOST_PROBED, args.seed),
+        run=lambda case: probe_case(program, case),
+        lms=setup.lms,
+        limits=Limits(args.max_lm_calls, args.max_cost, args.max_minutes),
+        n_probes=min(args.probe, args.max_lm_calls // 20) if args.max_lm_calls else args.probe,
+        n_dev=n_dev,
+        n_measured=(n_dev, n_dev * (2 if args.champion else 1)),
+        least_dev=parse_limits(args.gate_limit).min_cases if args.gate else 0,
+        n_threads=settings.n_threads,
+    )
+    distance, is_apart = describe_distance(splits)
+    with count_calls(budget):
+        return look(subject, Check("held out", "ok" if is_apart else "doubt", distance))
+
+
+def probe_case(program: "NaiveRAG", case: "Case") -> "ProbeRun":
+    """Run one train case and see whether the run might become a demo."""
+    from programs.probing import describe_run
+    from trainsets.evaluation import run_cases
+
+    [result] = run_cases(program, [case])
+    passed = (result.scores.get("combined") or 0.0) >= ACCEPT_DEMO
+    return describe_run(case.question, result.prediction, passed, result.outcome, result.error, result.seconds)
+
+
+def prune(setup: Setup, compiled: "Compiled", watch: "Watch") -> "Compiled":
+    """Drop the demos without which no score falls, on cases that no demo comes from."""
+    from programs.budget import count_calls
+    from programs.pruning import prune_demos
+    from trainsets.cases import sample
+    from trainsets.evaluation import run_cases
+
+    shown = {dict(demo).get("question") for one in compiled.program.predictors() for demo in one.demos}
+    unseen = [case for case in (setup.splits.val or setup.splits.train) if case.question not in shown]
+    if not unseen:
+        note("pruning: no case is left that no demo comes from")
+        return compiled
+    cases = sample(unseen, PRUNED_ON, setup.args.seed)
+
+    def score(program: "NaiveRAG") -> float:
+        # A case that errors counts as lost: a demo that keeps the output readable pays for its tokens.
+        results = run_cases(program, cases, n_threads=setup.args.threads)
+        return math.fsum(result.scores.get("combined") or 0.0 for result in results) / len(cases)
+
+    with count_calls(watch.budget):
+        pruned = prune_demos(compiled.program, score)
+    note(pruned.say())
+    return replace(compiled, program=pruned.program)
 
 
 def settings_from(args: argparse.Namespace) -> Settings:
@@ -151,65 +289,51 @@ def settings_from(args: argparse.Namespace) -> Settings:
     )
 
 
-def splits_from(args: argparse.Namespace, settings: Settings) -> "Splits":
-    """Read the cases that the flags ask for."""
-    from trainsets.cases import SAMPLE_DIR
-    from trainsets.compiling import load_splits
-
-    return load_splits(
-        args.cases or SAMPLE_DIR,
-        needed_by=args.optimizer,
-        with_val=settings.needs_valset,
-        n_train=args.limit,
-        n_dev=args.eval_limit,
-        seed=args.seed,
-    )
-
-
-def lms_from(args: argparse.Namespace) -> LMs:
-    """Build every LM of the compile and check that it answers; comparisons are on a meter apart, and always whole."""
-    from programs.lms import check, make_lm
-
-    roles = roles_from(args)
-    teacher = make_lm(args.teacher_lm, args.api_base) if args.teacher_lm else None
-    proposer = make_lm(args.proposer_lm, args.api_base) if args.proposer_lm else None
-    check(*(lm for lm in (roles.decision, roles.answer, teacher, proposer) if lm))
-    compiling = roles.with_budget(None)
-    meter = compiling.answer.meter
-    others = [lm.copy(meter=meter) if lm else None for lm in (teacher, proposer)]
-    return LMs(roles, compiling, *others)
-
-
-def compile_splits(
-    args: argparse.Namespace, settings: Settings, program: "NaiveRAG", splits: "Splits", tools: "Tools", lms: LMs
-) -> "Compiled":
+def compile_splits(setup: Setup) -> "Compiled":
     """Compile with a journal: a command that is repeated goes on where the one before it ended."""
     from programs.lms import bind
     from programs.optimizers import compile_program
-    from programs.step_demos import with_demos
+    from programs.preflight import CompileRefusedError
     from trainsets.cases import to_example
+    from trainsets.feedback import explain
 
-    step_demos = make_step_demos(program, splits) if settings.needs_step_demos else {}
-    start = with_demos(program, step_demos, settings.max_demos) if step_demos else program
-    with open_journal(args, settings, start, splits, tools, lms) as journal, bind(lms.compiling, journal.generation):
-        watch = make_watch(args, lms, journal)
+    splits, lms = setup.splits, setup.lms
+    start, step_demos = start_with_step_demos(setup)
+    with open_journal(setup, start) as journal, bind(lms.compiling, journal.generation):
+        watch = make_watch(setup, journal)
+        report = look_ahead(setup, start, watch.budget)
+        if report.refusals and not setup.args.force:
+            raise CompileRefusedError(report.say())
+        note(report.say().rstrip())
         compiled = compile_program(
             start,
             metric,
             [to_example(case) for case in splits.train],
             [to_example(case) for case in splits.val],
-            settings,
+            setup.settings,
             lms.teacher,
             proposer=lms.proposer,
             step_demos=step_demos,
-            feedback=explain_case,
-            embed=tools.index.embedder.embed_queries,
+            feedback=lambda example, prediction, name: explain(example.case, prediction, name),
+            embed=setup.tools.index.embedder.embed_queries,
             watch=watch,
         )
-    report_compile(compiled, program, watch, lms)
+        if setup.args.prune_demos and not compiled.stopped_by:
+            compiled = prune(setup, compiled, watch)
+    report_compile(compiled, setup.program, watch, lms)
     if journal.differs_from:
         note(f"trial {journal.differs_from} came out differently than before: the LM answers otherwise now")
     return compiled
+
+
+def start_with_step_demos(setup: Setup) -> tuple["NaiveRAG", dict[str, list[Any]]]:
+    """Give the program its step demos, if it is to start from some; returns it and all there are."""
+    from programs.step_demos import with_demos
+
+    if not setup.settings.needs_step_demos:
+        return setup.program, {}
+    step_demos = make_step_demos(setup.program, setup.splits)
+    return with_demos(setup.program, step_demos, setup.settings.max_demos), step_demos
 
 
 def make_step_demos(program: "NaiveRAG", splits: "Splits") -> dict[str, list[Any]]:
@@ -229,17 +353,16 @@ def make_step_demos(program: "NaiveRAG", splits: "Splits") -> dict[str, list[Any
     return demos
 
 
-def open_journal(
-    args: argparse.Namespace, settings: Settings, program: "NaiveRAG", splits: "Splits", tools: "Tools", lms: LMs
-) -> "Journal":
+def open_journal(setup: Setup, program: "NaiveRAG") -> "Journal":
     """Open the journal of this very compile; limits and threads may change from one attempt to the next."""
     from programs.export import render_prompts
     from programs.journal import Journal
     from trainsets.cases import to_line
 
-    facts = asdict(settings) | {"n_threads": None, "accept_demo": ACCEPT_DEMO, "bounds": asdict(program.bounds)}
-    facts |= {"lms": [lm.model for lm in lms.all], "teacher_lm": args.teacher_lm, "proposer_lm": args.proposer_lm}
-    facts |= {"corpus_version": tools.facts.corpus_version, "embedder": tools.facts.embedder_fingerprint}
+    args, splits, index = setup.args, setup.splits, setup.tools.facts
+    facts = asdict(setup.settings) | {"n_threads": None, "accept_demo": ACCEPT_DEMO, "bounds": asdict(program.bounds)}
+    facts |= {"lms": [lm.model for lm in setup.lms.all], "teacher_lm": args.teacher_lm, "proposer_lm": args.proposer_lm}
+    facts |= {"corpus_version": index.corpus_version, "embedder": index.embedder_fingerprint}
     facts |= {"prompts": digest(render_prompts(program))}
     facts |= {f"{split}_cases": digest("".join(map(to_line, getattr(splits, split)))) for split in ("train", "val")}
     journal = Journal(RUNS_DIR / "compile", facts, restart=args.restart)
@@ -254,13 +377,15 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def make_watch(args: argparse.Namespace, lms: LMs, journal: "Journal") -> "Watch":
+def make_watch(setup: Setup, journal: "Journal") -> "Watch":
     """Set up what counts the calls, keeps the trials and tells the progress."""
     from programs.budget import Budget
     from programs.trials import Watch
 
+    args = setup.args
+
     def cost_usd() -> float:
-        return journal.spent_before_usd + lms.cost_usd()
+        return journal.spent_before_usd + setup.lms.cost_usd()
 
     budget = Budget(args.max_lm_calls, args.max_cost, args.max_minutes, cost_usd)
     return Watch(budget, journal, lambda standing: note(standing.line()), cost_usd)
@@ -274,34 +399,26 @@ def metric(example: Any, prediction: Any, trace: Any = None) -> float | bool:
     return score if trace is None else score >= ACCEPT_DEMO
 
 
-def explain_case(example: Any, prediction: Any, predictor: str) -> str:
-    """Tell what the gold says of a predictor's part in a run."""
-    from trainsets.feedback import explain
-
-    return explain(example.case, prediction, predictor)
-
-
-def describe(
-    args: argparse.Namespace, settings: Settings, lms: LMs, tools: "Tools", splits: "Splits"
-) -> dict[str, Any]:
+def describe(setup: Setup) -> dict[str, Any]:
     """Return what this compile is made of, for the manifest and MLflow; no addresses, no secrets."""
+    settings, lms, splits, index = setup.settings, setup.lms, setup.splits, setup.tools.facts
     return {
-        "program": args.program,
+        "program": setup.args.program,
         **asdict(settings),
         "effective_seed": settings.effective_seed,
         "accept_demo": ACCEPT_DEMO,
         "lm": lms.roles.label,
         "teacher_lm": lms.teacher.label if lms.teacher else None,
         "proposer_lm": lms.proposer.label if lms.proposer else None,
-        "corpus_version": tools.facts.corpus_version,
-        "embedder": tools.facts.embedder,
+        "corpus_version": index.corpus_version,
+        "embedder": index.embedder,
         "n_train": len(splits.train),
         "n_val": len(splits.val),
         "n_dev": len(splits.dev),
     }
 
 
-def report_compile(compiled: "Compiled", seed_program: "NaiveRAG", watch: "Watch", lms: LMs) -> None:
+def report_compile(compiled: "Compiled", seed_program: "NaiveRAG", watch: "Watch", lms: "CompileLMs") -> None:
     """Say what the optimizer put into the program, and what it took."""
     from programs.export import render_prompts
 
@@ -353,14 +470,14 @@ def show(results: Mapping[str, list["CaseResult"]], roles: "Roles") -> None:
     sys.stdout.write(compare("compiled", results["compiled"], "seed", results["seed"]) + "\n")
 
 
-def closing(args: argparse.Namespace) -> str:
+def closing(args: argparse.Namespace, out: Path) -> str:
     """Return where everything is and what to do with it."""
     from programs.addresses import without_secrets
 
     store = without_secrets(args.tracking_uri)
     ui = store if store.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(store)}"
-    ask = f"--program {shlex.quote(str(args.out))} --index {shlex.quote(str(args.index))}"
-    return f'export:  {args.out}\nMLflow:  {ui}\nask:     python -m programs ask "…" {ask}\n'
+    ask = f"--program {shlex.quote(str(out))} --index {shlex.quote(str(args.index))}"
+    return f'export:  {out}\nMLflow:  {ui}\nask:     python -m programs ask "…" {ask}\n'
 
 
 def main(argv: Sequence[str] | None = None) -> int:

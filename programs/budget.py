@@ -4,9 +4,11 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import dspy
 from dspy.utils.callback import BaseCallback
 
 from programs.meter import BudgetExceeded
@@ -77,6 +79,13 @@ class Budget(BaseCallback):
             raise BudgetExceeded(f"the budget of {self.max_minutes:g} minutes is spent")
         if self.max_cost_usd is not None and self._cost_usd() >= self.max_cost_usd:
             raise BudgetExceeded(f"the budget of ${self.max_cost_usd:g} is spent")
+
+
+@contextmanager
+def count_calls(budget: Budget) -> Iterator[None]:
+    """Count every LM call that is made inside."""
+    with dspy.context(callbacks=[*dspy.settings.callbacks, budget]):
+        yield
 
 
 def _request(lm: Any, inputs: dict[str, Any]) -> tuple[str, int]:
