@@ -11,6 +11,7 @@ from programs.load import Tools
 from programs.optimizers import Settings, compile_program
 from programs.rag import AgenticRAG
 from trainsets.cases import Case, to_example
+from trainsets.metrics import combined_score
 
 TASK = Task(n_train=40, n_val=12, n_predictors=5, max_demos=2)
 COST = Cost(lm_calls=2.0, tokens=1000.0, cost_usd=0.01, seconds=10.0)
@@ -91,18 +92,23 @@ def test_measuring_runs_seed_and_compiled_programs() -> None:
     assert estimate.tokens == (20_000, 40_000)
 
 
-@pytest.mark.parametrize("optimizer", ["bootstrap", "mipro"])
+@pytest.mark.parametrize("optimizer", ["bootstrap", "mipro", "gepa"])
 def test_a_real_compile_stays_within_its_plan(optimizer: str, tools: Tools) -> None:
     train, val = (
         [to_example(Case(**case)) for case in map(as_case, tiny.cases_of(split))] for split in ("train", "dev")
     )
     answers = {question: answer for question, (answer, _, _) in tiny.ANSWERS.items()}
-    with ScriptedServer(answers) as server:
+
+    def metric(example: dspy.Example, prediction: dspy.Prediction, trace: object = None) -> float:
+        return combined_score(example.case, prediction)
+
+    with ScriptedServer(answers, needs_demos=frozenset(list(answers)[2:9])) as server:
         lm = make_lm("openai/test", server.url)
         with bind(Roles(lm, lm)):
-            settings = Settings(optimizer, max_demos=2, n_trials=3, seed=1)  # type: ignore[arg-type]
-            compile_program(AgenticRAG(tools.retrievers), lambda *_: True, train, val, settings)
-        n_runs, n_written = len(server.calls_of("citations")), len(server.calls_of("proposed_instruction"))
+            settings = Settings(optimizer, max_demos=2, n_trials=3, seed=1)
+            compile_program(AgenticRAG(tools.retrievers), metric, train, val, settings)
+        n_runs = len(server.calls_of("citations"))
+        n_written = len(server.calls_of("proposed_instruction")) + len(server.calls_of("new_instruction"))
     plan = plan_of(optimizer, task=Task(len(train), len(val), 5, max_demos=2, n_trials=3), pass_rate=1.0)
     assert plan.n_least <= n_runs <= plan.n_seed_most + plan.n_runs
     assert n_written <= plan.n_written
