@@ -193,7 +193,8 @@ def _gepa(task: Task, pass_rate: float) -> Plan:
         n_trials, n_scored = _n_trials(task.n_predictors, task.size), task.n_scored
         n_full = (n_trials + 1) // _FULL_EVERY + 1 + (n_trials < _FULL_EVERY)
         n_runs = n_scored + task.size * 5 + n_trials * _MINIBATCH + n_full * n_scored
-    return Plan(n_runs=n_runs, n_written=n_runs // (task.n_scored + 6), n_least=task.n_scored)
+    n_written = n_runs // 6  # an instruction is tried on three cases, after the one before it was
+    return Plan(n_runs=n_runs, n_written=n_written, n_least=task.n_scored)
 
 
 _PLANS: Mapping[str, Callable[[Task, float], Plan]] = {

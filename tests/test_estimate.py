@@ -102,7 +102,7 @@ def test_a_real_compile_stays_within_its_plan(optimizer: str, tools: Tools) -> N
     def metric(example: dspy.Example, prediction: dspy.Prediction, trace: object = None) -> float:
         return combined_score(example.case, prediction)
 
-    with ScriptedServer(answers, needs_demos=frozenset(list(answers)[2:9])) as server:
+    with ScriptedServer(answers, needs_demos=frozenset(list(answers)[2:6])) as server:
         lm = make_lm("openai/test", server.url)
         with bind(Roles(lm, lm)):
             settings = Settings(optimizer, max_demos=2, n_trials=3, seed=1)
