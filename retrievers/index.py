@@ -181,6 +181,11 @@ class Index:
         """Read the passages of a document in order; empty when the index has no such document."""
         return self._store.passages_of(doc_id)
 
+    def __contains__(self, id_: object) -> bool:
+        """Tell whether a document, or a passage `doc_id#n`, is in the index."""
+        known = isinstance(id_, str) and (self._store.find_row(id_) is not None or self._store.find_document(id_))
+        return bool(known)
+
     @property
     def tables_path(self) -> Path:
         """The SQLite file of the corpus's tables; there is none when the corpus has no tables."""

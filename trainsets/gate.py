@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from trainsets.evaluation import CaseResult, summarise
-from trainsets.stats import Interval, paired_bootstrap
+from trainsets.comparison import Comparison, compare_programs
+from trainsets.records import scored_of
+from trainsets.results import CaseResult, summarise
+from trainsets.stats import Interval
 
 GateVerdict = Literal["promote", "keep", "reject"]
 _ORDER = ("reject", "keep", "promote", "note")  # the first that a reason argues for is the verdict
@@ -89,8 +91,8 @@ def gate(
     reasons = [Reason("reject", text) for text in objections]
     for place, (name, results) in enumerate(baselines.items()):
         _check_same_cases(candidate, name, results)
-        reasons += [_compare_scores(candidate, name, results, limits, in_use=place == 0)]
-        reasons += _compare_slices(candidate, name, results, limits)
+        comparison = compare_programs("the new program", scored_of(candidate), name, scored_of(results))
+        reasons += [_compare_scores(comparison, limits, in_use=place == 0), *_compare_slices(comparison, limits)]
         reasons += _compare_costs(candidate, name, results, limits)
     reasons.sort(key=lambda reason: _ORDER.index(reason.verdict))
     verdict = next(reason.verdict for reason in reasons if reason.verdict != "note")
@@ -135,28 +137,12 @@ def _check_same_cases(candidate: Sequence[CaseResult], name: str, results: Seque
         raise ValueError(f"the results of {name} are not of the same cases in the same order")
 
 
-def _pairs(candidate: Sequence[CaseResult], results: Sequence[CaseResult]) -> list[tuple[CaseResult, float, float]]:
-    """Return case, baseline's score and candidate's score wherever both have one."""
-    return [
-        (one, float(before), float(after))
-        for one, two in zip(candidate, results, strict=True)
-        if (after := one.scores.get("combined")) is not None and (before := two.scores.get("combined")) is not None
-    ]
-
-
-def _difference(pairs: Sequence[tuple[CaseResult, float, float]]) -> Interval:
-    return paired_bootstrap([before for _, before, _ in pairs], [after for _, _, after in pairs])
-
-
-def _compare_scores(
-    candidate: Sequence[CaseResult], name: str, results: Sequence[CaseResult], limits: Limits, *, in_use: bool
-) -> Reason:
-    pairs = _pairs(candidate, results)
-    if not pairs:
+def _compare_scores(comparison: Comparison, limits: Limits, *, in_use: bool) -> Reason:
+    name, interval = comparison.baseline, comparison.interval
+    if interval is None:
         return Reason("reject", f"no case was scored both here and in {name}")
-    interval = _difference(pairs)
     shown = f"{name}: {_shown(interval)}"
-    if len(pairs) < limits.min_cases:
+    if comparison.n < limits.min_cases:
         return Reason("keep", f"{shown}; fewer than {limits.min_cases} cases prove nothing")
     if interval.high < 0:
         return Reason("reject", f"worse than {shown}")
@@ -165,22 +151,13 @@ def _compare_scores(
     return Reason("keep" if in_use else "promote", f"{'not proven better' if in_use else 'not worse'} than {shown}")
 
 
-def _compare_slices(
-    candidate: Sequence[CaseResult], name: str, results: Sequence[CaseResult], limits: Limits
-) -> list[Reason]:
-    slices: dict[str, list[tuple[CaseResult, float, float]]] = {}
-    everything = _pairs(candidate, results)
-    for pair in everything:
-        for label in dict.fromkeys((pair[0].case.kind, pair[0].case.lang)):
-            slices.setdefault(label, []).append(pair)
+def _compare_slices(comparison: Comparison, limits: Limits) -> list[Reason]:
     reasons = []
-    for label, pairs in slices.items():
-        if not label or len(pairs) < limits.min_slice or len(pairs) == len(everything):
-            continue
-        interval = _difference(pairs)
-        if interval.value < -limits.slice_margin:
-            level: Literal["reject", "note"] = "reject" if interval.high < 0 else "note"
-            reasons.append(Reason(level, f"{label} cases lower than with {name}: {_shown(interval)}"))
+    for part in comparison.slices:
+        if limits.min_slice <= part.n < comparison.n and part.difference < -limits.slice_margin:
+            level: Literal["reject", "note"] = "reject" if part.interval.high < 0 else "note"
+            text = f"{part.value} cases lower than with {comparison.baseline}: {_shown(part.interval)}"
+            reasons.append(Reason(level, text))
     return reasons
 
 
