@@ -23,11 +23,16 @@ GOLD = {case["question"]: case["answer"][0] for case in [*TRAIN, *DEV]}
 MANY = ["--cases", "many", "--gate-limit", "seconds_ratio=99", "--max-demos", "2"]
 
 
-@pytest.fixture
-def project_with_21_dev_cases(workspace: Path) -> Path:
+def write_many(workspace: Path) -> None:
+    """Write 21 dev cases, enough for the gate, into the folder `many`."""
     (workspace / "many").mkdir()
     for split, cases in {"train": TRAIN, "dev": DEV}.items():
         (workspace / "many" / f"{split}.jsonl").write_text("".join(map(tiny.line_of, cases)), encoding="utf-8")
+
+
+@pytest.fixture
+def project_with_21_dev_cases(workspace: Path) -> Path:
+    write_many(workspace)
     return workspace
 
 
