@@ -185,7 +185,7 @@ def _latencies(
 ) -> tuple[float | None, float | None]:
     """Return P95 of both where both ran enough cases without cached answers, else None: those tell no time."""
     mine, theirs = ([one for one in each if _is_timed(one)] for each in (candidate, results))
-    if min(len(mine), len(theirs)) < limits.min_slice:
+    if min(len(mine), len(theirs)) < limits.min_cases:  # P95 of few is their worst
         return None, None
     return summarise(mine).seconds_p95, summarise(theirs).seconds_p95
 
