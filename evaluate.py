@@ -19,6 +19,7 @@ from programs.cli import (
     add_gate_flags,
     add_index_flag,
     add_lm_flags,
+    add_tool_flags,
     add_tracking_flags,
     note,
     positive,
@@ -48,6 +49,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("programs", nargs="+", metavar="PROGRAM", help="naive, hybrid, agentic, or an export folder")
     add_index_flag(parser)
     parser.set_defaults(index=None)
+    add_tool_flags(parser)
     parser.add_argument("--corpus", type=Path, metavar="PATH", help="build the index of this corpus first")
     add_case_flags(parser)
     parser.add_argument("--split", help="train, dev or test of a folder or hub set (dev for the sample set)")
@@ -103,11 +105,12 @@ class Bench:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate each program in turn, write records and summary, print tables, say whether it passed."""
+    """Evaluate each program in turn, write records, summary and report, print tables, say whether it passed."""
     from trainsets.comparison import check_same_set
     from trainsets.gate import say
     from trainsets.ladder import compare_rungs, compare_with, find_failures
     from trainsets.records import read_baseline, write_summary
+    from trainsets.report import write_report
 
     check_gate_flags(args)
     cases = choose_cases(args)
@@ -125,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
     result = judge_last(args, rungs) if args.gate else None
     summary = describe(bench, rungs, [*among, *against]) | ({"gate": result.to_json()} if result else {})
     write_summary(args.out, summary)
-    note(f"records: {args.out}/")
+    note(f"records: {args.out}/, to look at: {write_report(args.out)}")
     if args.json:
         sys.stdout.write(json.dumps({one.spec: asdict(one.summary) for one in rungs}, indent=2) + "\n")
     else:
@@ -195,7 +198,7 @@ def open_corpus(args: argparse.Namespace) -> "Tools":
     from programs.load import open_tools
 
     if args.corpus is None:
-        return open_tools(args.index or INDEX_DIR)
+        return open_tools(args.index or INDEX_DIR, args.database, args.tools)
     from retrievers import build_index
 
     name = args.corpus.stem if args.corpus.stem != "corpus" else args.corpus.absolute().parent.name
@@ -211,7 +214,7 @@ def open_corpus(args: argparse.Namespace) -> "Tools":
     report = build_index(args.corpus, index, prune=args.index is None, progress=say)
     state = "up to date" if report.unchanged else f"built in {report.seconds:.0f} s"
     note(f"index {index}: {report.manifest.n_documents} documents, {state}")
-    return open_tools(index)
+    return open_tools(index, args.database, args.tools)
 
 
 def choose_program(args: argparse.Namespace, spec: str, tools: "Tools") -> "NaiveRAG | RetrievalOnly":

@@ -18,6 +18,7 @@ from programs.cli import (
     add_gate_flags,
     add_index_flag,
     add_lm_flags,
+    add_tool_flags,
     add_tracking_flags,
     amount,
     count,
@@ -84,6 +85,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=positive, default=1, help="cases at the same time (1)")
     parser.add_argument("--out", type=Path, default=EXPORT_DIR, metavar="DIR", help=f"export folder ({EXPORT_DIR})")
     add_index_flag(parser)
+    add_tool_flags(parser)
     add_case_flags(parser)
     add_lm_flags(parser)
     add_tracking_flags(parser)
@@ -133,7 +135,7 @@ def set_up(args: argparse.Namespace) -> Setup:
         n_dev=args.eval_limit,
         seed=args.seed,
     )
-    tools = open_tools(args.index)
+    tools = open_tools(args.index, args.database, args.tools)
     program = load_program(args.program, tools)
     lms = make_compile_lms(roles_from(args), args.teacher_lm, args.proposer_lm, args.api_base)
     return Setup(args, settings, splits, tools, program, lms)

@@ -21,6 +21,7 @@ def identify_program(program: NaiveRAG) -> dict[str, Any]:
         "bounds": asdict(program.bounds),
         "predictors": describe_predictors(program),
         "state": program.dump_state(),
+        "tools": program.toolbox.identify(),
     }
 
 

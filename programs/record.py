@@ -29,7 +29,8 @@ class Hop:
 
     `hits` are all hits, best first; `kept` the ids of those that were new to the run. A verdict is given once a round,
     so it stands on the last hop of the round, with the ids of the passages the judge read and the words it quoted;
-    `decided_by` says whether a rule or the LM asked for this search.
+    `decided_by` says whether a rule or the LM asked for this search. `error` is why a tool could not be asked or
+    failed; `dropped` are filters that no passage met, or that the index can't answer, so it was searched without them.
     """
 
     goal: str
@@ -46,6 +47,12 @@ class Hop:
     quotes: tuple[str, ...] = ()
     judged: tuple[str, ...] = ()
     error: str | None = None
+    dropped: Mapping[str, Any] | None = None
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether it was no round of its own: the same query filtered beside the plain one, or a call that failed."""
+        return bool(self.filters or self.dropped or self.error)
 
 
 def make_prediction(
