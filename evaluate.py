@@ -17,6 +17,7 @@ from programs.cli import (
     RUNS_DIR,
     UsageError,
     add_case_flags,
+    add_gate_flags,
     add_index_flag,
     add_lm_flags,
     add_tool_flags,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from programs.retrieval import RetrievalOnly
     from trainsets.cases import Case
     from trainsets.comparison import Comparison
+    from trainsets.gate import GateResult
     from trainsets.ladder import Rung
     from trainsets.results import CaseResult
 
@@ -75,6 +77,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print the summaries as JSON")
     add_lm_flags(parser)
     add_tracking_flags(parser)
+    add_gate_flags(parser, on_by_default=False)
     return parser.parse_args(argv)
 
 
@@ -105,10 +108,12 @@ class Bench:
 def run(args: argparse.Namespace) -> int:
     """Evaluate each program in turn, write records, summary and report, print tables, say whether it passed."""
     from trainsets.comparison import check_same_set
+    from trainsets.gate import say
     from trainsets.ladder import compare_rungs, compare_with, find_failures
     from trainsets.records import read_baseline, write_summary
     from trainsets.report import write_report
 
+    check_gate_flags(args)
     cases = choose_cases(args)
     baseline = read_baseline(args.baseline) if args.baseline else []
     if baseline:
@@ -121,16 +126,49 @@ def run(args: argparse.Namespace) -> int:
     rungs = [climb(bench, spec, names[spec], program) for spec, program in programs.items()]
     among = compare_rungs(rungs)
     against = compare_with(rungs, str(args.baseline), baseline) if baseline else []
-    write_summary(args.out, describe(bench, rungs, [*among, *against]))
+    result = judge_last(args, rungs) if args.gate else None
+    summary = describe(bench, rungs, [*among, *against]) | ({"gate": result.to_json()} if result else {})
+    write_summary(args.out, summary)
     note(f"records: {args.out}/, to look at: {write_report(args.out)}")
     if args.json:
         sys.stdout.write(json.dumps({one.spec: asdict(one.summary) for one in rungs}, indent=2) + "\n")
     else:
         show(bench, rungs, [*among, *against])
+        sys.stdout.write(say(result) if result else "")
     failures = list(find_failures(rungs, against, args.fail_under))
+    failures += [f"the gate rejects {rungs[-1].spec}"] if result and result.verdict == "reject" else []
     for failure in failures:
         note(f"failed: {failure}")
     return 1 if failures else 0
+
+
+def check_gate_flags(args: argparse.Namespace) -> None:
+    """Refuse a gate that has nothing to compare.
+
+    Raises:
+        UsageError: Fewer than two programs, or no LM.
+        LimitError: A limit that does not exist.
+    """
+    from trainsets.gate import parse_limits
+
+    parse_limits(args.gate_limit)
+    if args.gate and (len(set(args.programs)) < 2 or args.retrieval_only):
+        raise UsageError("--gate needs two programs that answer: the one in use first, the new one last")
+
+
+def judge_last(args: argparse.Namespace, rungs: "Sequence[Rung]") -> "GateResult":
+    """Hold the last program against the others, of which the first is the one in use."""
+    from trainsets.gate import gate, parse_limits
+
+    return gate(rungs[-1].results, {one.spec: one.results for one in rungs[:-1]}, parse_limits(args.gate_limit))
+
+
+def compiled_for_others(specs: Sequence[str], label: str) -> str:
+    """Say which exports were compiled for other LMs than they are run with here."""
+    from programs.export import read_manifest
+
+    lms = {spec: read_manifest(Path(spec)).lm for spec in specs if Path(spec).is_dir()}
+    return "".join(f" · {spec} was compiled for {lm}" for spec, lm in lms.items() if lm != label)
 
 
 def choose_cases(args: argparse.Namespace) -> "list[Case]":
@@ -328,6 +366,7 @@ def show(bench: Bench, rungs: "Sequence[Rung]", comparisons: "Sequence[Compariso
     if bench.args.retrieval_only:
         show_table(title, *tables.retrieval_table(summaries))
     else:
+        title += compiled_for_others(bench.args.programs, bench.label)
         show_table(title, tables.COLUMNS, [tables.table_row(spec, one) for spec, one in summaries.items()])
         show_table("answers and evidence", *tables.quality_table(summaries))
     show_table("what became of the cases", *tables.outcome_table({one.name: one.summary for one in rungs}))

@@ -1,10 +1,12 @@
 """Compile a program: gold cases → optimizer → compiled program, measured against its seed, exported, tracked."""
 
 import argparse
+import hashlib
+import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +15,13 @@ from programs.cli import (
     EXPORT_DIR,
     RUNS_DIR,
     add_case_flags,
+    add_gate_flags,
     add_index_flag,
     add_lm_flags,
     add_tool_flags,
     add_tracking_flags,
+    amount,
+    count,
     note,
     positive,
     progress,
@@ -24,29 +29,57 @@ from programs.cli import (
     run_guarded,
     show_table,
 )
+from programs.settings import OPTIMIZERS, Settings, stages_of
 
 if TYPE_CHECKING:
+    from programs.budget import Budget
+    from programs.compile_lms import CompileLMs
+    from programs.journal import Journal
     from programs.lms import Roles
     from programs.load import Tools
-    from programs.optimizers import Compiled, Settings
+    from programs.optimizers import Compiled
+    from programs.preflight import Preflight
+    from programs.probing import ProbeRun
     from programs.rag import NaiveRAG
     from programs.tracking import TrackedRun
+    from programs.trials import Watch
     from trainsets.cases import Case
+    from trainsets.compiling import Splits
     from trainsets.evaluation import CaseResult
+    from trainsets.gate import GateResult
 
 ACCEPT_DEMO = 0.8  # combined score from which a run may become a demo: the answer is right and its evidence was found
+
+PRUNED_ON = 12  # cases: each demo is left out of a run over all of them
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="optimize.py", description=__doc__)
     parser.add_argument("--program", choices=("naive", "hybrid", "agentic"), default="agentic", help="seed program")
-    parser.add_argument("--optimizer", choices=("bootstrap", "mipro"), default="bootstrap")
-    parser.add_argument("--auto", choices=("light", "medium", "heavy"), default="light", help="size of a mipro run")
-    parser.add_argument("--trials", type=positive, metavar="N", help="trials of a mipro run, instead of --auto")
+    parser.add_argument(
+        "--optimizer",
+        type=optimizer,
+        default="bootstrap",
+        metavar="NAME",
+        help=f"{', '.join(OPTIMIZERS)}, or chain:ONE,ANOTHER (bootstrap)",
+    )
+    parser.add_argument("--auto", choices=("light", "medium", "heavy"), default="light", help="size of the run (light)")
+    parser.add_argument("--trials", type=positive, metavar="N", help="size of the run in candidates, instead of --auto")
     parser.add_argument("--max-demos", type=positive, default=3, metavar="N", help="demos of a predictor (3)")
+    parser.add_argument("--step-demos", action="store_true", help="start from demos made of the gold evidence")
     parser.add_argument("--teacher-lm", metavar="LM", help="LM that runs the program while demos are collected")
+    parser.add_argument("--proposer-lm", metavar="LM", help="LM that writes instructions")
     parser.add_argument("--max-lm-calls", type=positive, metavar="N", help="compile with N calls at most")
+    parser.add_argument("--max-cost", type=amount, metavar="USD", help="compile until this much is spent")
+    parser.add_argument("--max-minutes", type=amount, metavar="M", help="compile for M minutes at most")
+    parser.add_argument(
+        "--restart", action="store_true", help="forget the trials of an earlier attempt, ask the LM anew"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only look at what the compile would meet and cost")
+    parser.add_argument("--probe", type=count, default=6, metavar="N", help="train cases run to look ahead (6)")
+    parser.add_argument("--force", action="store_true", help="compile even if it looks hopeless")
+    parser.add_argument("--prune-demos", action="store_true", help="drop demos without which no score falls")
     parser.add_argument("--limit", type=positive, metavar="N", help="train on a stratified sample of N cases")
     parser.add_argument("--eval-limit", type=positive, metavar="N", help="compare on N dev cases, a stratified sample")
     parser.add_argument("--threads", type=positive, default=1, help="cases at the same time (1)")
@@ -56,83 +89,320 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_case_flags(parser)
     add_lm_flags(parser)
     add_tracking_flags(parser)
+    add_gate_flags(parser, on_by_default=True)
+    parser.add_argument("--champion", metavar="EXPORT", help="the program in use, which the new one has to beat")
     return parser.parse_args(argv)
+
+
+def optimizer(text: str) -> str:
+    """Check the name of an optimizer, for argparse."""
+    try:
+        stages_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a compile is made with; `program` is the seed."""
+
+    args: argparse.Namespace
+    settings: Settings
+    splits: "Splits"
+    tools: "Tools"
+    program: "NaiveRAG"
+    lms: "CompileLMs"
+
+
+def set_up(args: argparse.Namespace) -> Setup:
+    """Check and open everything that the flags name, before any work."""
+    from programs.compile_lms import make_compile_lms
+    from programs.export import check_target
+    from programs.load import load_program, open_tools
+    from trainsets.cases import SAMPLE_DIR
+    from trainsets.compiling import load_splits
+    from trainsets.gate import parse_limits
+
+    check_target(args.out)
+    parse_limits(args.gate_limit)
+    settings = settings_from(args)
+    splits = load_splits(
+        args.cases or SAMPLE_DIR,
+        needed_by=args.optimizer,
+        with_val=settings.needs_valset,
+        n_train=args.limit,
+        n_dev=args.eval_limit,
+        seed=args.seed,
+    )
+    tools = open_tools(args.index, args.database, args.tools)
+    program = load_program(args.program, tools)
+    lms = make_compile_lms(roles_from(args), args.teacher_lm, args.proposer_lm, args.api_base)
+    return Setup(args, settings, splits, tools, program, lms)
 
 
 def run(args: argparse.Namespace) -> int:
     """Compile, compare with the seed program on dev cases, export, print the table."""
-    from programs.export import check_target, save_export
-    from programs.lms import bind, check, make_lm
-    from programs.load import load_program, open_tools
-    from programs.optimizers import Settings, compile_program
+    from programs.load import load_program
+    from programs.preflight import CompileRefusedError
     from programs.tracking import experiment_name, track
-    from programs.tracking.candidates import Candidates
-    from trainsets.cases import to_example
 
-    check_target(args.out)
-    train, val, dev = load_splits(args)
-    tools = open_tools(args.index, args.database, args.tools)
-    seed_program = load_program(args.program, tools)
-    settings = Settings(args.optimizer, args.max_demos, args.auto, args.trials, args.seed, args.threads)
-    roles = roles_from(args)
-    compiling = roles.with_budget(args.max_lm_calls)  # the comparison always runs to its end
-    teacher = make_lm(args.teacher_lm, args.api_base, compiling.answer.meter) if args.teacher_lm else None
-    check(roles.decision, roles.answer, *([teacher] if teacher else []))
+    setup = set_up(args)
+    champion = {"champion": load_program(args.champion, setup.tools)} if args.champion else {}
+    if args.dry_run:
+        return dry_run(setup)
     model = experiment_name(args.program, args.cases)
-    name = f"{settings.label} · {roles.label} · {datetime.now():%Y-%m-%d %H:%M}"
+    facts = describe(setup) | {"model": model}
+    name = f"{setup.settings.label} · {setup.lms.roles.label} · {datetime.now():%Y-%m-%d %H:%M}"
     with track(args.tracking_uri, args.experiment or model, name, keep=args.out) as tracked:
-        facts = describe(args, settings, roles, tools) | {"teacher_lm": teacher.label if teacher else None}
-        facts |= {"n_train": len(train), "n_val": len(val), "n_dev": len(dev), "model": model}
-        tracked.log_params(facts)
-        tracked.log_data({"train": train, "val": val, "dev": dev}, tools.facts, args.cases)
-        note(f"compiling {args.program} with {args.optimizer} on {len(train)} cases, LM {roles.label}")
-        examples, valset = [to_example(case) for case in train], [to_example(case) for case in val]
-        with bind(compiling), Candidates(tracked, len(val)).watch():
-            compiled = compile_program(seed_program, metric, examples, valset, settings, teacher)
-        facts["stopped_at_budget"] = compiled.stopped_at_budget
-        report_compile(compiled, seed_program, compiling)
-        with bind(roles):
-            results = {
-                "seed": measure("seed", seed_program, dev, args),
-                "compiled": measure("compiled", compiled.program, dev, args),
-            }
-        facts |= {f"{which}_score": mean_score(each) for which, each in results.items()}
-        save_export(compiled.program, args.out, lm=roles.label, index=tools.facts, built_by=facts)
-        log_results(tracked, args.out, results)
-        tracked.log_prompt_diff(seed_program, compiled.program)
-        tracked.log_spend("compile", compiling.answer.meter.usage)
-        tracked.register(model, args.out, {})
-        tracked.rename(f"{name} · {facts['seed_score']:.2f} → {facts['compiled_score']:.2f}")
+        log_setup(setup, facts, tracked)
+        note(f"compiling {args.program} with {args.optimizer} on {facts['n_train']} cases, LM {facts['lm']}")
+        try:
+            compiled = compile_splits(setup, tracked)
+        except CompileRefusedError as refused:
+            note(f"{refused}refused; --force compiles all the same")
+            tracked.rename(f"{name} · refused")
+            return 1
+        facts |= {"stopped_at_budget": compiled.stopped_at_budget, "stopped_by": compiled.stopped_by}
+        return finish(setup, {"seed": setup.program, "compiled": compiled.program, **champion}, facts, tracked, name)
+
+
+def log_setup(setup: Setup, facts: Mapping[str, Any], tracked: "TrackedRun") -> None:
+    """Log what the compile is made of, and the data it rests on."""
+    splits = setup.splits
+    tracked.log_params(facts)
+    tracked.log_data({"train": splits.train, "val": splits.val, "dev": splits.dev}, setup.tools.facts, setup.args.cases)
+
+
+def finish(
+    setup: Setup, programs: Mapping[str, "NaiveRAG"], facts: dict[str, Any], tracked: "TrackedRun", name: str
+) -> int:
+    """Measure all programs, give the verdict, export the compiled one, log and print everything."""
+    from programs.changes import write_changes
+    from programs.export import choose_place, save_export
+    from programs.lms import bind
+    from trainsets.evaluation import summarise
+    from trainsets.gate import say
+
+    args, roles = setup.args, setup.lms.roles
+    with bind(roles):
+        results = {which: measure(which, program, setup.splits.dev, args) for which, program in programs.items()}
+    facts |= {f"{which}_score": mean_score(each) for which, each in results.items()}
+    result = decide(setup, results, programs["compiled"]) if args.gate else None
+    facts |= {"gate": result.to_json()} if result else {}
+    before, after = (summarise(results[which]).scores for which in ("seed", "compiled"))
+    page = RUNS_DIR / "compile" / "changes.html"
+    told, changes = write_changes(setup.program, programs["compiled"], before, after, page)
+    out = choose_place(args.out, result.verdict if result else None, args.champion)
+    save_export(programs["compiled"], out, lm=roles.label, index=setup.tools.facts, built_by=facts, changes=changes)
+    log_results(tracked, out, results)
+    tracked.log_files(page)
+    tracked.log_prompt_diff(setup.program, programs["compiled"])
+    tracked.log_spend("compile", setup.lms.compiling.answer.meter.usage)
+    verdict = result.verdict if result else None
+    tracked.log_tags({"gate": verdict})
+    tracked.register(facts["model"], out, {"gate": verdict}, champion=verdict == "promote")
+    tracked.rename(f"{name} · {facts['seed_score']:.2f} → {facts['compiled_score']:.2f}")
     show(results, roles)
-    sys.stdout.write(closing(args))
-    return 0
+    sys.stdout.write(told + (say(result) if result else "") + closing(args, out))
+    return 1 if result and result.verdict == "reject" else 0
 
 
-def load_splits(args: argparse.Namespace) -> tuple[list["Case"], list["Case"], list["Case"]]:
-    """Return train, validation and dev cases; validation is every fourth train case, so that dev stays unseen.
+def decide(setup: Setup, results: Mapping[str, list["CaseResult"]], program: "NaiveRAG") -> "GateResult":
+    """Hold the compiled program against what is in use and the seed, and its prompts against held-out gold."""
+    from programs.changes import prompt_texts
+    from trainsets.gate import gate, parse_limits
+    from trainsets.leaks import find_leaks
 
-    Raises:
-        CaseError: A split is missing or too small, or train and dev share a question.
-        NoGoldAnswerError: A case can't be scored.
-    """
-    from trainsets.cases import SAMPLE_DIR, CaseError, load_cases, sample
-    from trainsets.checks import check_leaks
-    from trainsets.evaluation import check_scorable
+    leaks = [f"{leak.case_id}: {leak.what}" for leak in find_leaks(prompt_texts(program), setup.splits.held_out)]
+    baselines = {which: results[which] for which in ("champion", "seed") if which in results}
+    return gate(results["compiled"], baselines, parse_limits(setup.args.gate_limit), leaks)
 
-    source = args.cases or SAMPLE_DIR
-    train, dev = load_cases(source, "train"), load_cases(source, "dev")
-    if leaks := check_leaks({"train": train, "dev": dev}):
-        raise CaseError(f"{source}: train and dev are not apart: {leaks[0]}")
-    check_scorable([*train, *dev])
-    train = [case for case in train if case.kind != "chitchat"]  # no LM call, nothing to learn
-    train = sample(train, args.limit, args.seed) if args.limit else train
-    n_needed = 1 if args.optimizer == "bootstrap" else 2
-    if len(train) < n_needed:
-        raise CaseError(f"{source}: {len(train)} train cases to compile on, {args.optimizer} needs {n_needed} at least")
-    dev = sample(dev, args.eval_limit, args.seed) if args.eval_limit else dev
-    if args.optimizer == "bootstrap":
-        return train, [], dev
-    return [case for n, case in enumerate(train) if n % 4], train[::4], dev
+
+def dry_run(setup: Setup) -> int:
+    """Look ahead, say what was seen, and leave it at that."""
+    from programs.budget import Budget
+    from programs.lms import bind
+
+    start, _ = start_with_step_demos(setup)
+    with bind(setup.lms.compiling):
+        report = look_ahead(setup, start, Budget(setup.args.max_lm_calls))
+    sys.stdout.write(report.say())
+    return 1 if report.refusals else 0
+
+
+def look_ahead(setup: Setup, program: "NaiveRAG", budget: "Budget") -> "Preflight":
+    """Look whether the compile can lead anywhere and what it will cost; the LMs are bound."""
+    from programs.budget import count_calls
+    from programs.estimate import Task
+    from programs.preflight import Check, Limits, Subject, look
+    from programs.probing import MOST_PROBED
+    from trainsets.compiling import describe_distance, in_probing_order
+    from trainsets.gate import parse_limits
+
+    args, settings, splits = setup.args, setup.settings, setup.splits
+    n_train, n_val, n_dev = map(len, (splits.train, splits.val, splits.dev))
+    subject = Subject(
+        stages=settings.stages,
+        program=program,
+        task=Task(n_train, n_val, len(program.predictors()), settings.max_demos, settings.auto, settings.n_trials),
+        cases=in_probing_order(splits.train, args.probe, MOST_PROBED, args.seed),
+        run=lambda case: probe_case(program, case),
+        lms=setup.lms,
+        limits=Limits(args.max_lm_calls, args.max_cost, args.max_minutes),
+        n_probes=min(args.probe, args.max_lm_calls // 20) if args.max_lm_calls else args.probe,
+        n_dev=n_dev,
+        n_measured=(n_dev, n_dev * (2 if args.champion else 1)),
+        least_dev=parse_limits(args.gate_limit).min_cases if args.gate else 0,
+        n_threads=settings.n_threads,
+    )
+    distance, is_apart = describe_distance(splits)
+    with count_calls(budget):
+        return look(subject, Check("held out", "ok" if is_apart else "doubt", distance))
+
+
+def probe_case(program: "NaiveRAG", case: "Case") -> "ProbeRun":
+    """Run one train case and see whether the run might become a demo."""
+    from programs.probing import describe_run
+    from trainsets.evaluation import run_cases
+
+    [result] = run_cases(program, [case])
+    passed = (result.scores.get("combined") or 0.0) >= ACCEPT_DEMO
+    return describe_run(case.question, result.prediction, passed, result.outcome, result.error, result.seconds)
+
+
+def prune(setup: Setup, compiled: "Compiled", watch: "Watch") -> "Compiled":
+    """Drop the demos without which no score falls, on cases that no demo comes from."""
+    from programs.budget import count_calls
+    from programs.pruning import prune_demos
+    from trainsets.cases import sample
+    from trainsets.evaluation import run_cases
+
+    shown = {dict(demo).get("question") for one in compiled.program.predictors() for demo in one.demos}
+    unseen = [case for case in (setup.splits.val or setup.splits.train) if case.question not in shown]
+    if not unseen:
+        note("pruning: no case is left that no demo comes from")
+        return compiled
+    cases = sample(unseen, PRUNED_ON, setup.args.seed)
+
+    def score(program: "NaiveRAG") -> float:
+        # A case that errors counts as lost: a demo that keeps the output readable pays for its tokens.
+        results = run_cases(program, cases, n_threads=setup.args.threads)
+        return math.fsum(result.scores.get("combined") or 0.0 for result in results) / len(cases)
+
+    with count_calls(watch.budget):
+        pruned = prune_demos(compiled.program, score)
+    note(pruned.say())
+    return replace(compiled, program=pruned.program)
+
+
+def settings_from(args: argparse.Namespace) -> Settings:
+    """Collect how to compile from the flags."""
+    return Settings(
+        args.optimizer, args.max_demos, args.auto, args.trials, args.seed, args.threads, step_demos=args.step_demos
+    )
+
+
+def compile_splits(setup: Setup, tracked: "TrackedRun") -> "Compiled":
+    """Compile with a journal: a command that is repeated goes on where the one before it ended."""
+    from programs.lms import bind
+    from programs.optimizers import compile_program
+    from programs.preflight import CompileRefusedError
+    from trainsets.cases import to_example
+    from trainsets.feedback import explain
+
+    splits, lms = setup.splits, setup.lms
+    start, step_demos = start_with_step_demos(setup)
+    with open_journal(setup, start) as journal, bind(lms.compiling, journal.generation):
+        watch = make_watch(setup, journal, tracked)
+        report = look_ahead(setup, start, watch.budget)
+        if report.refusals and not setup.args.force:
+            raise CompileRefusedError(report.say())
+        note(report.say().rstrip())
+        compiled = compile_program(
+            start,
+            metric,
+            [to_example(case) for case in splits.train],
+            [to_example(case) for case in splits.val],
+            setup.settings,
+            lms.teacher,
+            proposer=lms.proposer,
+            step_demos=step_demos,
+            feedback=lambda example, prediction, name: explain(example.case, prediction, name),
+            embed=setup.tools.index.embedder.embed_queries,
+            watch=watch,
+        )
+        if setup.args.prune_demos and not compiled.stopped_by:
+            compiled = prune(setup, compiled, watch)
+    report_compile(compiled, setup.program, watch, lms)
+    if journal.differs_from:
+        note(f"trial {journal.differs_from} came out differently than before: the LM answers otherwise now")
+    return compiled
+
+
+def start_with_step_demos(setup: Setup) -> tuple["NaiveRAG", dict[str, list[Any]]]:
+    """Give the program its step demos, if it is to start from some; returns it and all there are."""
+    from programs.step_demos import with_demos
+
+    if not setup.settings.needs_step_demos:
+        return setup.program, {}
+    step_demos = make_step_demos(setup.program, setup.splits)
+    return with_demos(setup.program, step_demos, setup.settings.max_demos), step_demos
+
+
+def make_step_demos(program: "NaiveRAG", splits: "Splits") -> dict[str, list[Any]]:
+    """Make demos from the gold evidence of the train cases; what held-out cases ask or rest on stands in none."""
+    from programs.step_demos import GuidedCase, build_step_demos
+    from trainsets.cases import to_example
+    from trainsets.gold import Gold, held_out_texts, holds_held_out
+
+    held_out = held_out_texts(splits.held_out)
+    demos = build_step_demos(
+        program,
+        [GuidedCase(to_example(case), Gold(case)) for case in splits.train],
+        accept=lambda example, prediction: bool(metric(example, prediction, trace=())),
+        is_allowed=lambda texts: not holds_held_out(texts, held_out),
+    )
+    note("step demos to choose from: " + (", ".join(f"{name} {len(each)}" for name, each in demos.items()) or "none"))
+    return demos
+
+
+def open_journal(setup: Setup, program: "NaiveRAG") -> "Journal":
+    """Open the journal of this very compile; limits and threads may change from one attempt to the next."""
+    from programs.export import render_prompts
+    from programs.journal import Journal
+    from trainsets.cases import to_line
+
+    args, splits, index = setup.args, setup.splits, setup.tools.facts
+    facts = asdict(setup.settings) | {"n_threads": None, "accept_demo": ACCEPT_DEMO, "bounds": asdict(program.bounds)}
+    facts |= {"lms": [lm.model for lm in setup.lms.all], "teacher_lm": args.teacher_lm, "proposer_lm": args.proposer_lm}
+    facts |= {"corpus_version": index.corpus_version, "embedder": index.embedder_fingerprint}
+    facts |= {"prompts": digest(render_prompts(program))}
+    facts |= {f"{split}_cases": digest("".join(map(to_line, getattr(splits, split)))) for split in ("train", "val")}
+    journal = Journal(RUNS_DIR / "compile", facts, restart=args.restart)
+    if journal.recorded:
+        best = max(trial.score for trial in journal.recorded)
+        note(f"going on after {len(journal.recorded)} trials of an earlier attempt, best score {best:.3f}")
+    return journal
+
+
+def digest(text: str) -> str:
+    """Name a text by its hash."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def make_watch(setup: Setup, journal: "Journal", tracked: "TrackedRun") -> "Watch":
+    """Set up what counts the calls, keeps the trials and tells the progress."""
+    from programs.budget import Budget
+    from programs.trials import Watch
+
+    args = setup.args
+
+    def cost_usd() -> float:
+        return journal.spent_before_usd + setup.lms.cost_usd()
+
+    budget = Budget(args.max_lm_calls, args.max_cost, args.max_minutes, cost_usd)
+    return Watch(budget, journal, lambda standing: note(standing.line()), cost_usd, tracked.log_candidate)
 
 
 def metric(example: Any, prediction: Any, trace: Any = None) -> float | bool:
@@ -143,29 +413,36 @@ def metric(example: Any, prediction: Any, trace: Any = None) -> float | bool:
     return score if trace is None else score >= ACCEPT_DEMO
 
 
-def describe(args: argparse.Namespace, settings: "Settings", roles: "Roles", tools: "Tools") -> dict[str, Any]:
+def describe(setup: Setup) -> dict[str, Any]:
     """Return what this compile is made of, for the manifest and MLflow; no addresses, no secrets."""
+    settings, lms, splits, index = setup.settings, setup.lms, setup.splits, setup.tools.facts
     return {
-        "program": args.program,
+        "program": setup.args.program,
         **asdict(settings),
         "effective_seed": settings.effective_seed,
         "accept_demo": ACCEPT_DEMO,
-        "lm": roles.label,
-        "corpus_version": tools.facts.corpus_version,
-        "embedder": tools.facts.embedder,
+        "lm": lms.roles.label,
+        "teacher_lm": lms.teacher.label if lms.teacher else None,
+        "proposer_lm": lms.proposer.label if lms.proposer else None,
+        "corpus_version": index.corpus_version,
+        "embedder": index.embedder,
+        "n_train": len(splits.train),
+        "n_val": len(splits.val),
+        "n_dev": len(splits.dev),
     }
 
 
-def report_compile(compiled: "Compiled", seed_program: "NaiveRAG", roles: "Roles") -> None:
-    """Say what the optimizer put into the program."""
+def report_compile(compiled: "Compiled", seed_program: "NaiveRAG", watch: "Watch", lms: "CompileLMs") -> None:
+    """Say what the optimizer put into the program, and what it took."""
     from programs.export import render_prompts
 
     demos = {name: len(predictor.demos) for name, predictor in compiled.program.named_predictors()}
     listed = ", ".join(f"{name} {n}" for name, n in demos.items() if n) or "none"
-    spent = roles.answer.meter.paid_calls
-    note(
-        f"demos: {listed}; {spent} LM calls" + (" (budget reached, best so far)" if compiled.stopped_at_budget else "")
-    )
+    n_calls, n_paid = watch.budget.n_calls, lms.compiling.answer.meter.paid_calls
+    spent = f"{n_calls} LM calls" + (f", {n_paid} of them made now" if n_paid < n_calls else "")
+    note(f"demos: {listed}; {spent}" + (" (budget reached, best so far)" if compiled.stopped_by else ""))
+    if compiled.stopped_by:
+        note(f"{compiled.stopped_by}; repeat the command with a higher limit to go on from here")
     if render_prompts(compiled.program) == render_prompts(seed_program):
         note("nothing that was tried was good enough to be kept: the compiled program equals the seed")
 
@@ -207,14 +484,14 @@ def show(results: Mapping[str, list["CaseResult"]], roles: "Roles") -> None:
     sys.stdout.write(compare("compiled", results["compiled"], "seed", results["seed"]) + "\n")
 
 
-def closing(args: argparse.Namespace) -> str:
+def closing(args: argparse.Namespace, out: Path) -> str:
     """Return where everything is and what to do with it."""
     from programs.addresses import without_secrets
 
     store = without_secrets(args.tracking_uri)
     ui = store if store.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(store)}"
-    ask = f"--program {shlex.quote(str(args.out))} --index {shlex.quote(str(args.index))}"
-    return f'export:  {args.out}\nMLflow:  {ui}\nask:     python -m programs ask "…" {ask}\n'
+    ask = f"--program {shlex.quote(str(out))} --index {shlex.quote(str(args.index))}"
+    return f'export:  {out}\nMLflow:  {ui}\nask:     python -m programs ask "…" {ask}\n'
 
 
 def main(argv: Sequence[str] | None = None) -> int:

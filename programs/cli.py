@@ -82,6 +82,23 @@ def tracking_uri() -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or TRACKING_URI
 
 
+def add_gate_flags(parser: argparse.ArgumentParser, *, on_by_default: bool) -> None:
+    """Add the flags of the gate."""
+    group = parser.add_argument_group("gate", "promote (proven better), keep (not proven), or reject: exit code 1")
+    group.add_argument("--gate", action=argparse.BooleanOptionalAction, default=on_by_default, help="give a verdict")
+    group.add_argument(
+        "--gate-limit", action="append", default=[], metavar="NAME=VALUE", help="such as tokens_ratio=6, min_cases=50"
+    )
+
+
+def count(text: str) -> int:
+    """Read a whole number of 0 or more, for argparse."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is below 0")
+    return value
+
+
 def positive(text: str) -> int:
     """Read a whole number above zero, for argparse."""
     value = int(text)
@@ -103,6 +120,13 @@ def roles_from(args: argparse.Namespace) -> "Roles":
         fallback_lm=args.fallback_lm,
         patience=Patience(call_s=args.timeout) if args.timeout else None,
     )
+
+
+def amount(text: str) -> float:
+    """Read a number above zero, for argparse."""
+    if not (value := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
 
 
 def run_guarded(run: Callable[[], int]) -> int:

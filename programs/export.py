@@ -63,7 +63,13 @@ class Manifest(BaseModel):
 
 
 def save_export(
-    program: NaiveRAG, folder: Path, *, lm: str, index: IndexFacts, built_by: Mapping[str, Any] | None = None
+    program: NaiveRAG,
+    folder: Path,
+    *,
+    lm: str,
+    index: IndexFacts,
+    built_by: Mapping[str, Any] | None = None,
+    changes: str = "",
 ) -> Manifest:
     """Write `program.json`, `manifest.json` and `prompts.md` into `folder`, replacing an export that is there.
 
@@ -75,6 +81,7 @@ def save_export(
         lm: Label of the LM that it was compiled for.
         index: What it was compiled on.
         built_by: Optimizer, settings, scores: whatever explains how it came to be. No secrets.
+        changes: Markdown that `prompts.md` ends with: how the prompts differ from those of another program.
 
     Raises:
         ProgramStateError: A predictor holds an LM, or `folder` is something else than an export.
@@ -96,7 +103,8 @@ def save_export(
         libraries={name: version(name) for name in _LIBRARIES},
         built_by=dict(built_by or {}),
     )
-    _replace_folder(folder, dict(zip(FILES, (state, _pretty(manifest), render_prompts(program)), strict=True)))
+    prompts = "\n".join([render_prompts(program), *([changes] if changes else [])])
+    _replace_folder(folder, dict(zip(FILES, (state, _pretty(manifest), prompts), strict=True)))
     return manifest
 
 
@@ -241,8 +249,18 @@ def name_of(program: NaiveRAG) -> Literal["naive", "hybrid", "agentic"]:
     raise ProgramStateError(f"{type(program).__name__} is none of {', '.join(PROGRAMS)}")
 
 
+def choose_place(folder: Path, verdict: str | None, champion: str | None) -> Path:
+    """Choose where an export goes after the gate: a rejected one beside `folder`, so that it replaces nothing.
+
+    The champion, where it stands in `folder`, gives way only to a program that is promoted.
+    """
+    in_use = champion is not None and Path(champion).resolve() == folder.resolve()
+    is_beside = verdict == "reject" or (verdict == "keep" and in_use)
+    return folder.with_name(f"{folder.name}-{verdict}") if is_beside else folder
+
+
 def check_target(folder: Path) -> None:
-    """Refuse a place where an export can't go, before the work that makes one.
+    """Refuse a place where an export can't go, and where it goes if the gate keeps it from there, before the work.
 
     Raises:
         ProgramStateError: Something else than an export, or an export with other files in it, is there.
@@ -251,6 +269,11 @@ def check_target(folder: Path) -> None:
     parent = next(one for one in folder.absolute().parents if one.exists())
     if not parent.is_dir():
         raise NotADirectoryError(f"{folder}: {parent} is a file; choose another place with --out")
+    for place in (folder, *(choose_place(folder, verdict, str(folder)) for verdict in ("keep", "reject"))):
+        _check_place(place)
+
+
+def _check_place(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if folder.exists() and names != set(FILES) and (names or not folder.is_dir()):
         raise ProgramStateError(f"{folder} exists and is no export; choose another place with --out")

@@ -306,12 +306,13 @@ def make_roles(
 
 
 @contextmanager
-def bind(roles: Roles) -> Iterator[Roles]:
+def bind(roles: Roles, generation: int = 0) -> Iterator[Roles]:
     """Bind the LMs and the adapter for the programs called inside, with an answer cache of their own.
 
+    Another `generation` has a cache apart, so that answers are asked for anew.
     Threads that are still at work when the block is left (an interrupt, a straggler) stop at their next LM call.
     """
-    use_cache(roles)
+    use_cache(roles, generation)
     is_over = threading.Event()
     bound = {"lm": roles.answer, "decision_lm": roles.decision, "adapter": LeanJSONAdapter(), "is_over": is_over}
     with dspy.context(**bound, max_history_size=0):
@@ -321,10 +322,11 @@ def bind(roles: Roles) -> Iterator[Roles]:
             is_over.set()
 
 
-def use_cache(roles: Roles) -> None:
+def use_cache(roles: Roles, generation: int = 0) -> None:
     """Point DSPy's cache at one folder per endpoint and model; plain data only, never a pickled object."""
     models = dict.fromkeys(_cache_name(lm) for lm in (roles.decision, roles.answer))
-    folder = cache_dir() / "answers" / "+".join(models)
+    name = "+".join(models) + (f"-again-{generation}" if generation else "")
+    folder = cache_dir() / "answers" / name
     folder.mkdir(parents=True, exist_ok=True)
     dspy.configure_cache(disk_cache_dir=str(folder), disk_size_limit_bytes=_CACHE_BYTES, restrict_pickle=True)
 

@@ -22,6 +22,7 @@ from commands import (
 )
 from scripted_server import ScriptedServer
 from test_optimize import mlflow_runs
+from test_optimize_gate import GOLD, write_many
 from warm_python import Done, WarmPython
 
 import evaluate
@@ -223,6 +224,41 @@ def test_each_program_is_compared_with_the_first_and_all_with_a_baseline(
     assert summary["programs"][0]["score_interval"]["n"] == 6
 
 
+def test_the_gate_judges_the_last_program_and_a_rejected_one_is_exit_code_one(
+    warm: WarmPython, workspace: Path
+) -> None:
+    write_many(workspace)
+    limits = [f"{name}_ratio=99" for name in ("calls", "tokens", "seconds")]
+    gate = ["--gate", *(flag for limit in limits for flag in ("--gate-limit", limit))]
+    with ScriptedServer(
+        GOLD, replies={"quotes": lambda request: VERDICT_NOTHING}
+    ) as blind:  # a judge that finds nothing
+        cases = ["--cases", "many", "--split", "dev"]
+        worse = run(warm, workspace, blind, "naive", "agentic", *cases, *gate)
+        assert worse.code == 1, worse.err
+        assert "gate: REJECT – do not use it\n  reject  worse than naive: -" in worse.out
+        assert worse.err.endswith("failed: the gate rejects agentic\n")
+        summary = json.loads((workspace / "runs" / "evaluation" / "summary.json").read_text(encoding="utf-8"))
+        assert summary["gate"]["verdict"] == "reject"
+        better = run(warm, workspace, blind, "agentic", "naive", *cases, *gate)
+    assert better.code == 0, better.err
+    assert "gate: PROMOTE" in better.out
+
+
+VERDICT_NOTHING = '{"quotes": [], "verdict": "insufficient", "missing": "all"}'
+
+
+def test_an_export_that_meets_another_lm_is_said_in_the_title(
+    warm: WarmPython, workspace: Path, server: ScriptedServer
+) -> None:
+    make_export(workspace / "runs" / "export", workspace / "runs" / "index")
+    other = ["--lm", "openai/other", "--api-base", server.url]
+    done = run(warm, workspace, server, "naive", "runs/export", "--cases", "cases/test.jsonl", *other)
+    assert done.code == 0, done.err
+    title = done.out.strip().splitlines()[0].strip()
+    assert title == "1 cases · openai/other · runs/export was compiled for openai/test"
+
+
 def test_a_score_below_the_bar_fails(warm: WarmPython, workspace: Path, server: ScriptedServer) -> None:
     done = run(warm, workspace, server, "naive", "--cases", "cases/test.jsonl", "--fail-under", "1.01")
     assert done.code == 1
@@ -318,6 +354,9 @@ WRONG: dict[str, Wrong] = {
         lambda w: ["dense", "--retrieval-only", "--grader-lm", "openai/x"],
         r"--retrieval-only asks no LM",
     ),
+    "a gate with nothing to compare": (lambda w: ["naive", "--gate"], r"--gate needs two programs"),
+    "a gate without answers": (lambda w: ["dense", "keyword", "--gate", "--retrieval-only"], r"--gate needs two"),
+    "a limit that is none": (lambda w: ["naive", "--gate-limit", "x=1"], r"no gate limit 'x'"),
     "a baseline that is not there": (lambda w: ["naive", "--baseline", "b.jsonl"], r"b.jsonl: no such file"),
     "a baseline of other cases": (
         lambda w: ["naive", "--baseline", other_baseline(w)],

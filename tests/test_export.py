@@ -101,6 +101,14 @@ def test_the_threshold_of_the_check_is_saved_and_loaded_back(tools: Tools, tmp_p
     assert threshold_of(AgenticRAG(tools.retrievers).check, "supported") == CHECK_THRESHOLD
 
 
+def test_prompts_end_with_what_changed(tools: Tools, tmp_path: Path) -> None:
+    program = compiled(tools)
+    save_export(program, tmp_path / "export", lm="openai/test", index=tools.facts, changes="# Changed\n\n三年\n")
+    text = (tmp_path / "export" / "prompts.md").read_text(encoding="utf-8")
+    assert text == render_prompts(program) + "\n# Changed\n\n三年\n"
+    load_export(tmp_path / "export", tools.retrievers, tools.facts)
+
+
 def test_a_program_copied_by_an_optimizer_saves_the_same_bytes(tools: Tools, tmp_path: Path) -> None:
     program = compiled(tools)
     save(program, tmp_path / "a", tools)

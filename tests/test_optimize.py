@@ -1,5 +1,6 @@
 import argparse
 import json
+import random
 import re
 import shutil
 import signal
@@ -120,6 +121,7 @@ def test_a_compile_ends_with_a_table_an_export_and_a_tracked_run(finished: Compi
     manifest = json.loads((workspace / "runs" / "export" / "manifest.json").read_text(encoding="utf-8"))
     built_by = manifest["built_by"]
     assert (manifest["program"], manifest["lm"], built_by["optimizer"]) == ("agentic", "openai/test", "bootstrap")
+    assert built_by["gate"]["verdict"] == "keep"  # three cases prove nothing
     assert (built_by["n_train"], built_by["n_dev"], built_by["stopped_at_budget"]) == (6, 3, False)
     assert f"{built_by['compiled_score']:.3f}" == rows["compiled"]
 
@@ -183,7 +185,7 @@ def test_a_teacher_is_called_at_the_same_address_and_named_without_it(
 
 def test_a_compile_that_wins_nothing_says_so(warm: WarmPython, workspace: Path) -> None:
     with ScriptedServer({}) as ignorant:
-        done = run(warm, workspace, ignorant, "--limit", "2", "--eval-limit", "2")
+        done = run(warm, workspace, ignorant, "--limit", "2", "--eval-limit", "2", "--force")
     assert done.code == 0
     assert "the compiled program equals the seed" in done.err
     assert "no difference is proven" in done.out
@@ -249,7 +251,16 @@ def test_a_wrong_input_is_one_line_exit_code_two_and_nothing_written(
 
 
 @pytest.mark.parametrize(
-    "flags", [["--optimizer", "magic"], ["--limit", "0"], ["--limit", "x"], ["--trials", "-1"], ["extra"]]
+    "flags",
+    [
+        ["--optimizer", "magic"],
+        ["--optimizer", "chain:"],
+        ["--max-cost", "0"],
+        ["--limit", "0"],
+        ["--limit", "x"],
+        ["--trials", "-1"],
+        ["extra"],
+    ],
 )
 def test_a_wrong_flag_is_a_usage_error(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -266,7 +277,7 @@ def test_a_wrong_flag_is_a_usage_error(flags: list[str], capsys: pytest.CaptureF
         (
             "mipro",
             {"replies": {"citations": lambda request: 500}},
-            r"error: no case could be run, the first because of LMServerError: ",
+            r"error: .*scripted failure 500",
         ),
     ],
     ids=["bootstrap", "mipro", "mipro without answers"],
@@ -305,35 +316,97 @@ def test_an_interrupt_is_130_and_the_run_is_marked_killed(warm: WarmPython, work
     assert [run["status"] for run in mlflow_runs(workspace)] == ["KILLED"]
 
 
-def test_a_compile_that_was_killed_again_and_again_ends_with_the_same_program(
-    warm: WarmPython, workspace: Path, server: ScriptedServer, finished: Compile
+SEARCH = "--optimizer chain:bootstrap,random-search --trials 1 --step-demos --limit 4 --eval-limit 1".split()
+
+
+def asked(server: ScriptedServer) -> list[str]:
+    """The requests of the compile and the comparison; not those that only check that the LM is there."""
+    return [json.dumps(request, sort_keys=True) for request in server.requests if "Say OK." not in str(request)]
+
+
+def test_a_compile_that_is_killed_ten_times_goes_on_each_time_and_ends_with_the_same_program(
+    warm: WarmPython, workspace: Path, server: ScriptedServer
 ) -> None:
+    assert run(warm, workspace, server, *SEARCH, cache="cache-of-one-that-ran-through").code == 0
+    uninterrupted, n_calls = exported(workspace), len(set(asked(server)))
+    [journal] = (workspace / "runs" / "compile").glob("*/journal.jsonl")
+    trials = journal.read_text(encoding="utf-8")
+    shutil.rmtree(workspace / "runs" / "compile")
     before = contents(make_export(workspace / "runs" / "export", workspace / "runs" / "index"))
-    server.seconds = 0.04
-    for moment in ("compiling", 3, "evaluating seed 2/3", "evaluating compiled 1/3"):
-        server.requests.clear()
-        command = start(warm, workspace, server)
-        if isinstance(moment, int):
-            wait_for_calls(server, moment)
-        else:
-            command.wait_for(moment)
+    server.requests.clear()
+    server.seconds = 0.02
+    rng, known = random.Random(7), 0
+    for _ in range(10):
+        new = rng.randint(2, max(2, n_calls // 12))  # the last of them is still on its way when the kill comes
+        until = len(server.requests) + 1 + new
+        command = start(warm, workspace, server, *SEARCH)
+        wait_for_calls(server, until)
         command.send(signal.SIGKILL)
         assert command.wait().code == -signal.SIGKILL
         assert contents(workspace / "runs" / "export") == before  # the export that was there, whole
-    done = run(warm, workspace, server)
+        assert known < (known := len(set(asked(server))))  # each one comes further than the one before it
+    done = run(warm, workspace, server, *SEARCH)
     assert done.code == 0, done.err
-    assert exported(workspace) == exported(finished.workspace)
-    assert [tracked["status"] for tracked in mlflow_runs(workspace)] == [*["KILLED"] * 4, "FINISHED"]
+    assert exported(workspace) == uninterrupted
+    assert journal.read_text(encoding="utf-8") == trials
+    assert len(set(asked(server))) == n_calls
+    assert len(asked(server)) <= n_calls + 10  # nothing is paid for twice but what was on its way at a kill
+    assert [tracked["status"] for tracked in mlflow_runs(workspace)] == ["FINISHED", *["KILLED"] * 10, "FINISHED"]
     assert not [name for name in tree(workspace) if name.endswith(".part")]
+
+
+def test_a_restart_asks_the_lm_anew_and_the_next_repeat_does_not(
+    warm: WarmPython, workspace: Path, server: ScriptedServer
+) -> None:
+    flags = ("--limit", "2", "--eval-limit", "1", "--max-demos", "1", "--program", "hybrid")
+    n_calls = []
+    for more in ((), ("--restart",), ()):
+        server.requests.clear()
+        assert run(warm, workspace, server, *flags, *more).code == 0
+        n_calls.append(len(asked(server)))
+    first, restarted, after = n_calls
+    assert 0 < restarted < first  # the comparison is not made anew
+    assert after == 0
+
+
+def test_step_demos_alone_make_a_program_without_a_call(
+    warm: WarmPython, workspace: Path, server: ScriptedServer
+) -> None:
+    done = run(warm, workspace, server, "--optimizer", "labeled", "--max-demos", "2", "--eval-limit", "1")
+    assert done.code == 0, done.err
+    assert re.search(r"^step demos to choose from: answer \d, plan \d, judge \d", done.err, re.MULTILINE)
+    assert re.search(r"^demos: .*answer 2.*; 0 LM calls$", done.err, re.MULTILINE)
+    state = json.loads(exported(workspace))
+    questions = {case["question"] for case in tiny.cases_of("train")}
+    for name in ("answer", "judge"):
+        assert len(state[name]["demos"]) == 2
+        assert all(demo["question"] in questions for demo in state[name]["demos"])
+        assert all(demo["from_case"].startswith("train-") for demo in state[name]["demos"])
+    params = mlflow_runs(workspace)[0]["params"]
+    assert (params["optimizer"], params["effective_seed"]) == ("labeled", "0")
+
+
+def test_progress_tells_trial_best_score_spend_and_time_left(
+    warm: WarmPython, workspace: Path, server: ScriptedServer
+) -> None:
+    flags = ("--optimizer", "random-search", "--trials", "1", "--max-demos", "1", "--limit", "4", "--eval-limit", "1")
+    done = run(warm, workspace, server, *flags, "--threads", "2", "--proposer-lm", "openai/writer")
+    assert done.code == 0, done.err
+    line = r"^random-search trial \d/3 · score [01]\.\d{3} · best [01]\.\d{3} · \d+ LM calls · about \d:\d\d left$"
+    assert len(re.findall(line, done.err, re.MULTILINE)) == 3
+    again = run(warm, workspace, server, *flags, "--proposer-lm", "openai/writer")
+    assert "going on after 3 trials of an earlier attempt, best score" in again.err
+    assert "0 of them made now" in again.err
+    assert "came out differently" not in again.err
 
 
 def test_where_everything_is_can_be_pasted_and_tells_no_password() -> None:
     args = argparse.Namespace(tracking_uri="postgresql://me:SECRET@h/db", out=Path("my runs/export"), index=Path("i"))
-    text = optimize.closing(args)
+    text = optimize.closing(args, args.out)
     assert "mlflow ui --backend-store-uri postgresql://h/db\n" in text
     assert "--program 'my runs/export' --index i" in text
     args.tracking_uri = "http://h:5000"
-    assert "MLflow:  http://h:5000\n" in optimize.closing(args)
+    assert "MLflow:  http://h:5000\n" in optimize.closing(args, args.out)
 
 
 @pytest.mark.llm

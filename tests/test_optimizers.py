@@ -1,3 +1,4 @@
+import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,21 +8,32 @@ import dspy
 import pytest
 import tiny
 from dspy.utils.exceptions import LMServerError
-from scripted_server import Request, ScriptedServer, has_demos, question_of
+from scripted_server import Request, ScriptedServer, fields_of, has_demos, question_of
 
+from programs.budget import Budget
 from programs.endpoint import Patience
 from programs.export import render_prompts
 from programs.lms import Roles, bind, make_lm
 from programs.load import Tools
 from programs.meter import EndpointDown, Meter
-from programs.optimizers import Compiled, Settings, compile_program
+from programs.optimizers import Compiled, DemoAwareMIPRO, Job, compile_program
 from programs.rag import AgenticRAG, NaiveRAG
+from programs.settings import Settings
+from programs.trials import Watch
 from trainsets.cases import Case, to_example
 from trainsets.metrics import combined_score
 
 ANSWERS = {question: answer for question, (answer, _, _) in tiny.ANSWERS.items()}
 TRAIN = [to_example(Case.model_validate_json(line)) for line in map(tiny.line_of, tiny.cases_of("train"))]
 DEV = [to_example(Case.model_validate_json(line)) for line in map(tiny.line_of, tiny.cases_of("dev"))]
+
+STEP_DEMO = dspy.Example(
+    augmented=True,
+    passages="<passage 1> Fuse list\nF7 guards the fan.\n</passage>",
+    question="Which fuse guards the fan?",
+    answer="F7",
+    citations=[1],
+)
 
 
 def metric(example: Any, prediction: Any, trace: Any = None) -> float | bool:
@@ -37,11 +49,14 @@ def compile_with(
     budget: int | None = None,
     teacher: Any = None,
     program: NaiveRAG | None = None,
+    **more: Any,
 ) -> tuple[Compiled, Meter]:
-    lm = make_lm("openai/test", server.url, Meter(budget), patience=Patience(n_retries=0))
+    lm = make_lm("openai/test", server.url, patience=Patience(n_retries=0))
+    watch = Watch(Budget(budget))
     with bind(Roles(lm, lm)):
         program = program or AgenticRAG(tools.retrievers)
-        return compile_program(program, metric, TRAIN, DEV, settings, teacher), lm.meter
+        more = {"watch": watch, **more}
+        return compile_program(program, metric, TRAIN, DEV, settings, teacher, **more), lm.meter
 
 
 def demos_of(program: dspy.Module) -> dict[str, list[Any]]:
@@ -205,12 +220,6 @@ def test_a_teacher_runs_the_program_while_demos_are_collected(tools: Tools) -> N
         assert all(predictor.lm is None for predictor in compiled.program.predictors())
 
 
-def test_the_seed_that_takes_effect_is_told() -> None:
-    assert Settings("bootstrap", seed=5).effective_seed == 0
-    assert Settings("mipro", seed=5).effective_seed == 5
-    assert Settings("mipro", seed=0).effective_seed == 9
-
-
 def test_a_decision_lm_of_its_own_is_used_while_compiling(tools: Tools) -> None:
     with ScriptedServer(ANSWERS) as answering, ScriptedServer(ANSWERS) as deciding:
         roles = Roles(make_lm("openai/d", deciding.url), make_lm("openai/a", answering.url))
@@ -220,3 +229,146 @@ def test_a_decision_lm_of_its_own_is_used_while_compiling(tools: Tools) -> None:
         assert answering.requests
         assert deciding.calls_of("verdict")
         assert not deciding.calls_of("citations")
+
+
+SMALL = {
+    "labeled": Settings("labeled", max_demos=2),
+    "knn": Settings("knn", max_demos=2),
+    "bootstrap": Settings("bootstrap", max_demos=2),
+    "random-search": Settings("random-search", max_demos=2, n_trials=1, seed=4),
+    "mipro": Settings("mipro", max_demos=1, n_trials=2, seed=3),
+    "copro": Settings("copro", max_demos=1, n_trials=2),
+    "simba": Settings("simba", max_demos=2, n_trials=2, seed=1),
+    "gepa": Settings("gepa", n_trials=3, seed=1),
+    "chain": Settings("chain:labeled,gepa", max_demos=1, n_trials=2),
+}
+WRITTEN = {"proposed_instruction", "new_instruction", "module_advice"}
+
+
+def helped_by_demos_or_instructions(request: Request) -> str:
+    question, helped = question_of(request), has_demos(request) or PROPOSED in request["messages"][0]["content"]
+    is_right = helped or question == TRAIN[0].question
+    return tiny.answer_json(ANSWERS[question] if is_right else "something else")
+
+
+def write_instructions(request: Request) -> str:
+    """Every text field is the instruction; advice is for the answerer."""
+    return json.dumps(
+        {name: {"answer": PROPOSED} if name == "module_advice" else PROPOSED for name in fields_of(request)}
+    )
+
+
+@pytest.fixture
+def helpful() -> Iterator[ScriptedServer]:
+    by_field = dict.fromkeys(["proposed_instruction", "new_instruction", "discussion"], write_instructions)
+    with ScriptedServer(ANSWERS, replies={"answer": helped_by_demos_or_instructions, **by_field}) as scripted:
+        yield scripted
+
+
+def score_on_dev(server: ScriptedServer, program: NaiveRAG) -> float:
+    lm = make_lm("openai/test", server.url)
+    with bind(Roles(lm, lm)):
+        return sum(float(metric(case, program(**case.inputs()))) for case in DEV) / len(DEV)
+
+
+@pytest.mark.parametrize("settings", SMALL.values(), ids=SMALL)
+def test_every_optimizer_compiles_the_real_program_to_a_better_one_and_the_same_again(
+    helpful: ScriptedServer, tools: Tools, settings: Settings
+) -> None:
+    more = {"step_demos": {"answer": [STEP_DEMO]}, "embed": tools.index.embedder.embed_queries}
+    compiled, _ = compile_with(helpful, tools, settings, **more)
+    assert score_on_dev(helpful, AgenticRAG(tools.retrievers)) < 0.5 < score_on_dev(helpful, compiled.program)
+    assert all(predictor.lm is None for predictor in compiled.program.predictors())
+    assert set(compiled.program.dump_state()) == {name for name, _ in compiled.program.named_predictors()}
+    n_calls = len(helpful.requests)
+    again, meter = compile_with(helpful, tools, settings, **more)
+    assert (len(helpful.requests), meter.paid_calls) == (n_calls, 0)  # the whole way from the cache
+    assert render_prompts(again.program) == render_prompts(compiled.program)
+    assert not set(vars(compiled.program)) - set(vars(AgenticRAG(tools.retrievers)))  # nothing of the optimizer's
+
+
+def test_a_budget_ends_every_optimizer_with_its_best_so_far_and_the_same_again(
+    helpful: ScriptedServer, tools: Tools
+) -> None:
+    more = {"step_demos": {"answer": [STEP_DEMO]}, "embed": tools.index.embedder.embed_queries}
+    for name in ("random-search", "copro", "simba", "gepa"):
+        helpful.requests.clear()
+        budget = 40 if name == "simba" else 25
+        stopped, meter = compile_with(helpful, tools, SMALL[name], budget=budget, **more)
+        assert stopped.stopped_by == f"the budget of {budget} LM calls is spent"
+        assert meter.paid_calls <= len(helpful.requests) <= budget
+        again, meter = compile_with(helpful, tools, SMALL[name], budget=budget, **more)
+        assert (again.stopped_by, meter.paid_calls) == (stopped.stopped_by, 0)
+        assert render_prompts(again.program) == render_prompts(stopped.program)
+
+
+def test_a_stopped_stage_ends_the_chain_and_a_higher_budget_goes_on_from_there(
+    helpful: ScriptedServer, tools: Tools
+) -> None:
+    chain = Settings("chain:bootstrap,random-search", max_demos=1, n_trials=1)
+    stopped, meter = compile_with(helpful, tools, chain, budget=3)
+    assert stopped.stopped_at_budget
+    n_calls = len(helpful.requests)
+    whole, meter = compile_with(helpful, tools, chain)
+    assert not whole.stopped_at_budget
+    assert meter.usage.cached_calls >= n_calls  # what the first one paid for
+
+
+def test_optimizers_start_from_the_demos_a_program_has(helpful: ScriptedServer, tools: Tools) -> None:
+    start = AgenticRAG(tools.retrievers)
+    start.answer.demos = [STEP_DEMO]
+    for settings in (SMALL["gepa"], SMALL["random-search"], Settings("bootstrap", max_demos=9)):
+        compiled, _ = compile_with(helpful, tools, settings, program=start)
+        assert STEP_DEMO in compiled.program.answer.demos, settings.optimizer
+    assert start.answer.demos == [STEP_DEMO]
+    lm = make_lm("openai/test", helpful.url)
+    job = Job(metric, TRAIN, DEV, SMALL["mipro"], step_demos={"answer": [STEP_DEMO]})
+    with bind(Roles(lm, lm)):
+        optimizer = DemoAwareMIPRO(job, metric=metric, auto="light", max_labeled_demos=0, max_bootstrapped_demos=1)
+        optimizer._set_random_seeds(1)
+        found = optimizer._bootstrap_fewshot_examples(
+            start, TRAIN, 1, None, num_fewshot_candidates=4, max_bootstrapped_demos=1, max_labeled_demos=0,
+            max_errors=1, metric_threshold=None,
+        )  # fmt: skip
+    sets = dict(zip([name for name, _ in start.named_predictors()], found.values(), strict=True))
+    assert [STEP_DEMO] in sets["answer"]
+    assert len({len(each) for each in sets.values()}) == 1  # MIPROv2 expects as many sets for each predictor
+
+
+def test_an_lm_of_its_own_writes_the_instructions(helpful: ScriptedServer, tools: Tools) -> None:
+    for name in ("mipro", "copro", "gepa"):
+        with ScriptedServer(replies=helpful.replies) as writing:
+            compile_with(helpful, tools, SMALL[name], proposer=make_lm("openai/writer", writing.url))
+            assert any(WRITTEN & set(fields_of(request)) for request in writing.requests)
+        assert not any(WRITTEN & set(fields_of(request)) for request in helpful.requests), name
+
+
+def test_gepa_hands_the_feedback_on_a_predictor_to_the_lm_that_rewrites_it(
+    helpful: ScriptedServer, tools: Tools
+) -> None:
+    def tell(example: Any, prediction: Any, predictor: str) -> str:
+        return f"told of {predictor}: {example.id}"
+
+    compile_with(helpful, tools, SMALL["gepa"], feedback=tell)
+    written = [str(request["messages"]) for request in helpful.calls_of("new_instruction")]
+    assert written
+    assert all("told of" in text for text in written)
+    assert not any("told of condense" in text for text in written)  # no run called it
+
+
+def test_bootstrapping_accepts_by_the_bool_and_candidates_are_scored_by_the_number(
+    helpful: ScriptedServer, tools: Tools
+) -> None:
+    # A float is truthy, so a metric that only gave numbers would make demos of every run.
+    calls: list[bool] = []
+
+    def lenient(example: Any, prediction: Any, trace: Any = None) -> float | bool:
+        calls.append(trace is not None)
+        return metric(example, prediction) if trace is None else False
+
+    lm = make_lm("openai/test", helpful.url)
+    with bind(Roles(lm, lm)):
+        for name in ("bootstrap", "random-search"):
+            compiled = compile_program(AgenticRAG(tools.retrievers), lenient, TRAIN, DEV, SMALL[name])
+            assert demos_of(compiled.program) == {}
+    assert set(calls) == {True, False}

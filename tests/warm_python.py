@@ -28,7 +28,6 @@ WARM = (
     "programs.load",
     "programs.optimizers",
     "programs.registry",
-    "programs.tracking.candidates",
     "retrievers.build",
     "rich.progress",
     "trainsets.checks",

@@ -174,6 +174,17 @@ class TrackedRun:
         facts = {"number": number, "score": score, "n_cases": n_cases, "is_full": is_full, "seconds": seconds}
         self.add("trial", facts | {"n_demos": dict(n_demos or {}), "prompts": dict(prompts or {}), "time": _now()})
 
+    def log_candidate(self, trial: Any, program: Any) -> None:
+        """Log a trial of a compile with the prompts and the number of demos of its program."""
+        predictors = dict(program.named_predictors())
+        self.log_trial(
+            trial.number,
+            trial.score,
+            n_cases=trial.n_cases,
+            n_demos={name: len(one.demos) for name, one in predictors.items()},
+            prompts={name: prompt_text(one) for name, one in predictors.items()},
+        )
+
     def log_traces(self, records: Path, tags: Mapping[str, str]) -> None:
         """Log every record of an evaluation as a trace with its hops, its scores attached."""
         self.add("traces", {"tags": dict(tags)}, records)

@@ -1,0 +1,300 @@
+"""What gold evidence calls for at every step of a run: the plan, the verdict, the next query, the answer."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from programs.prompting import excerpt, format_passages
+from programs.rules import bare, fold, words
+from programs.run import Bounds
+from retrievers.records import Hit, Retriever
+from retrievers.tokenizer import find_ids, load_tokenizer, query_tokens
+from signatures import SearchStep
+
+_BLOCK = re.compile(r"<passage \d+> (.*?)\n(.*?)\n</passage>", re.DOTALL)
+_SENTENCE = re.compile(r"[^\n。！？；]*?(?:[.!?](?=\s)|[\n。！？；]|$)", re.DOTALL)
+_LINKS = 6  # names that lead from found to missing evidence, tried in turn
+_QUERY_WORDS = 6
+_GAP_WORDS = 10
+_WORDS_WITHOUT_LINK = 3  # fewer, and nothing new in it, is no rewrite to learn from
+_NEAR = 2  # ranks at which a query is taken to have found what it looks for
+_DEEP = 30
+_NEAR_SHARE = 0.2  # of the question's words
+_MAX_STEPS = 3
+
+
+class GoldLike(Protocol):
+    """The gold side of a case."""
+
+    @property
+    def is_answerable(self) -> bool: ...  # noqa: D102
+    @property
+    def needs_all(self) -> bool: ...  # noqa: D102
+    @property
+    def answer(self) -> str: ...  # noqa: D102
+    @property
+    def gold_ids(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def spans(self) -> Sequence[str]: ...  # noqa: D102
+    def missing(self, hits: Iterable[Hit]) -> list[str]: ...  # noqa: D102
+    def is_gold(self, hit: Hit) -> bool: ...  # noqa: D102
+    def states_answer(self, text: str) -> bool: ...  # noqa: D102
+    def states_part(self, text: str) -> bool: ...  # noqa: D102
+    def misleads(self, text: str) -> bool: ...  # noqa: D102
+
+
+class NoGuidance(LookupError):  # noqa: N818
+    """The gold does not tell what this step should give."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A passage as it stands in a prompt, and the hit behind it."""
+
+    heading: str
+    body: str
+    hit: Hit
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of a predictor: what the program gave it, and what the gold calls for.
+
+    `quotes` are the words of the passages that the output rests on. A step that is not `certain` keeps the run going
+    and is no demo.
+    """
+
+    predictor: str
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+    shown: tuple[Shown, ...] = ()
+    quotes: tuple[str, ...] = ()
+    certain: bool = True
+
+
+@dataclass
+class Guide:
+    """Answers the calls of one run from the gold evidence of its case; every call is kept in `steps`."""
+
+    gold: GoldLike
+    question: str
+    retrievers: Mapping[str, Retriever]
+    bounds: Bounds
+    steps: list[Step] = field(default_factory=list, init=False)
+    _next: tuple[str, str] | None = field(default=None, init=False)
+    _seen: list[Hit] = field(default_factory=list, init=False)
+
+    def answer_for(self, predictor: str) -> Callable[..., Mapping[str, Any]]:
+        """Return what takes the place of a predictor: its inputs to the outputs that the gold calls for.
+
+        Raises:
+            NoGuidance: When called for a predictor that gold evidence says nothing about.
+        """
+        make: dict[str, Callable[[dict[str, Any]], Step]] = {
+            "plan": self._plan,
+            "judge": self._judge,
+            "rewrite": self._rewrite,
+            "answer": self._answer,
+        }
+
+        def call(**inputs: Any) -> Mapping[str, Any]:
+            if predictor not in make:
+                raise NoGuidance(predictor)
+            step = make[predictor](inputs)
+            self.steps.append(step)
+            return step.outputs
+
+        return call
+
+    def search(self, tool: str, query: str, k: int, filters: Mapping[str, Any] | None = None) -> list[Hit]:
+        """Search for the program, and remember the hits it may show."""
+        hits = self.retrievers[tool].search(query, k, filters)
+        self._seen += hits
+        return list(hits)
+
+    def _plan(self, inputs: dict[str, Any]) -> Step:
+        plans = [plan for plan in self._plans() if plan]
+        if not self.gold.gold_ids or not plans:
+            return Step("plan", inputs, {"steps": [SearchStep(tool="hybrid", query=self.question)]}, certain=False)
+        n_missing = [len(self.gold.missing(self._found_by(plan))) for plan in plans]
+        best = min(range(len(plans)), key=lambda place: (n_missing[place], len(plans[place])))
+        found_some = n_missing[best] < len(self.gold.gold_ids)
+        return Step("plan", inputs, {"steps": plans[best]}, certain=found_some)
+
+    def _plans(self) -> list[list[SearchStep]]:
+        """Offer one search for what is asked about, or one for each document that holds a part of the evidence."""
+        located = self._locate(self.gold.gold_ids)
+        parts = dict.fromkeys(self._words_shared_with(hit) for hit in located)
+        whole = [self._words_shared_with(*located), " ".join(content_words(self.question)[:_GAP_WORDS])]
+        return [*([_step(query)] for query in whole if query), [_step(part) for part in parts if part][:_MAX_STEPS]]
+
+    def _found_by(self, plan: Sequence[SearchStep]) -> list[Hit]:
+        n = self.bounds.n_passages // len(plan) or 1
+        return [hit for step in plan for hit in self.retrievers[step.tool].search(step.query, n)]
+
+    def _judge(self, inputs: dict[str, Any]) -> Step:
+        shown = self._shown(inputs["passages"])
+        quotes = self._quotes(shown)
+        lacking = self.gold.missing(one.hit for one in shown) if self.gold.is_answerable else ["everything"]
+        if self.gold.is_answerable and self._is_whole(quotes):
+            contrary = self._contrary(shown, quotes)
+            outputs = {"quotes": [*quotes, *contrary], "verdict": "conflict" if contrary else "sufficient"}
+            quotes = (*quotes, *contrary)
+            return Step("judge", inputs, outputs | {"missing": ""}, shown, quotes, certain=not lacking)
+        gap = self._gap(shown, lacking)
+        outputs = {"quotes": list(quotes), "verdict": "insufficient", "missing": gap}
+        return Step("judge", inputs, outputs, shown, quotes, certain=bool(lacking) and self._is_near(shown))
+
+    def _is_near(self, shown: Sequence[Shown]) -> bool:
+        """Tell whether the passages are about what is asked, so that to take them for the answer is a near miss."""
+        asked = words(self.question)
+        return len(asked & words("\n".join(_text(one.hit) for one in shown))) >= _NEAR_SHARE * len(asked)
+
+    def _gap(self, shown: Sequence[Shown], lacking: Sequence[str]) -> str:
+        """Name what is missing, and remember the query that finds it."""
+        self._next = self._finding(shown, lacking) if self.gold.is_answerable else None
+        return self._next[0] if self._next else " ".join(content_words(self.question)[:_GAP_WORDS])
+
+    def _finding(self, shown: Sequence[Shown], lacking: Sequence[str]) -> tuple[str, str] | None:
+        """Return the first query, built from what was found and what is asked, that brings missing evidence up."""
+        for target in self._locate(lacking):
+            asked = self._words_shared_with(target)
+            for link in self._links(shown, target):
+                tool = "keyword" if find_ids(link) else "hybrid"
+                if self._brings(tool, f"{link} {asked}".strip(), target):
+                    return f"{link} {asked}".strip(), tool
+            if len(asked.split()) >= _WORDS_WITHOUT_LINK and self._brings("hybrid", asked, target):
+                return asked, "hybrid"
+        return None
+
+    def _brings(self, tool: str, query: str, target: Hit) -> bool:
+        hits = self.retrievers[tool].search(query, _NEAR)
+        return any(hit.passage.passage_id == target.passage.passage_id for hit in hits)
+
+    def _links(self, shown: Sequence[Shown], target: Hit) -> list[str]:
+        """List names that shown evidence and the target share and the question lacks: ids, then names, then words."""
+        evidence = [one for one in shown if self.gold.is_gold(one.hit)]
+        found = "\n".join([*self._quotes(shown), *(f"{one.heading}\n{one.body}" for one in evidence)])
+        wanted, asked = fold(_text(target)), fold(self.question)
+        shared = [word for word in content_words(found) if fold(word) not in asked and fold(word) in wanted]
+        return sorted(shared, key=lambda word: (not find_ids(word), not word[0].isupper()))[:_LINKS]
+
+    def _words_shared_with(self, *hits: Hit) -> str:
+        text = {token for hit in hits for token in query_tokens(_text(hit), load_tokenizer())}
+        asked = content_words(self.question)
+        return " ".join([one for one in asked if text & set(query_tokens(one, load_tokenizer()))][:_QUERY_WORDS])
+
+    def _locate(self, gold_ids: Iterable[str]) -> list[Hit]:
+        """Find the passages behind gold ids, by the evidence they hold."""
+        wanted = list(gold_ids)
+        query = " ".join([self.question, *self.gold.spans])
+        hits = self.retrievers["hybrid"].search(query, _DEEP) if wanted else []
+        first: dict[str, Hit] = {}
+        for hit in sorted(hits, key=lambda hit: not any(_holds(_text(hit), span) for span in self.gold.spans)):
+            for id_ in (hit.passage.passage_id, hit.passage.doc_id):
+                if id_ in wanted:
+                    first.setdefault(id_, hit)
+        return [first[id_] for id_ in wanted if id_ in first]
+
+    def _rewrite(self, inputs: dict[str, Any]) -> Step:
+        if self._next is None:  # nothing is to be found; the loop ends by itself
+            return Step("rewrite", inputs, {"query": f"{inputs['missing']} ?", "tool": "keyword"}, certain=False)
+        query, tool = self._next
+        return Step("rewrite", inputs, {"query": query, "tool": tool})
+
+    def _answer(self, inputs: dict[str, Any]) -> Step:
+        shown = self._shown(inputs["passages"])
+        quotes = self._quotes(shown)
+        if not self.gold.answer or not self._is_whole(quotes):
+            raise NoGuidance("the passages do not hold the answer")
+        cited = [number for number, one in enumerate(shown, 1) if any(_holds(one.body, quote) for quote in quotes)]
+        return Step("answer", inputs, {"answer": self.gold.answer, "citations": cited}, shown, quotes)
+
+    def _shown(self, passages: str) -> tuple[Shown, ...]:
+        """Find the hit behind every passage of a prompt.
+
+        Raises:
+            NoGuidance: A passage is not one that was retrieved.
+        """
+        known = {}
+        for hit in self._seen:
+            for block in _BLOCK.findall(format_passages([hit], self.question, self.bounds)):
+                known[block] = hit
+        blocks = _BLOCK.findall(passages)
+        if any(block not in known for block in blocks):
+            raise NoGuidance("a passage that was not retrieved")
+        return tuple(Shown(heading, body, known[heading, body]) for heading, body in blocks)
+
+    def _quotes(self, shown: Sequence[Shown]) -> tuple[str, ...]:
+        """Pick the words of gold passages that answer: the evidence the case names, else the sentence with a part."""
+        quotes: dict[str, None] = {}
+        for one in (one for one in shown if self.gold.is_gold(one.hit)):
+            spans = [span for span in self.gold.spans if _holds(one.body, span)]
+            if not spans:
+                parts = map(str.strip, _SENTENCE.findall(one.body))
+                spans = [part for part in parts if part and self.gold.states_part(part)][:1]
+            quotes |= dict.fromkeys(spans)
+        return tuple(quotes)
+
+    def _is_whole(self, quotes: Sequence[str]) -> bool:
+        """Tell whether the quotes are enough: they state the answer, or are all the evidence that has to be joined."""
+        spans = [span for span in self.gold.spans if span in quotes]
+        if self.gold.needs_all:
+            return bool(spans) and len(spans) == len(self.gold.spans)
+        return bool(spans) or self.gold.states_answer("\n".join(quotes))
+
+    def _contrary(self, shown: Sequence[Shown], quotes: Sequence[str]) -> list[str]:
+        """Pick one sentence of another gold passage that says otherwise."""
+        others = [one for one in shown if self.gold.is_gold(one.hit) and not any(_holds(one.body, q) for q in quotes)]
+        parts = [part.strip() for one in others for part in _SENTENCE.findall(one.body)]
+        return [part for part in parts if part and self.gold.misleads(part)][:1]
+
+
+def content_words(text: str) -> list[str]:
+    """List the words of a text that a search is about, in order, as they are written there."""
+    tokens = dict.fromkeys(query_tokens(text, load_tokenizer()))
+    written = [_as_written(token, text) for token in tokens]
+    return [word for word in written if not any(word != other and word in other for other in written)]
+
+
+def shorten(shown: Sequence[Shown], quotes: Sequence[str], question: str, chars: int) -> tuple[str, dict[int, int]]:
+    """Show only what a demo needs of its passages: the part around every quote, and the start of one other passage.
+
+    Returns:
+        The passages in the format of `format_passages`, numbered anew; old number → new number.
+    """
+    quoted = [number for number, one in enumerate(shown) if any(_holds(one.body, quote) for quote in quotes)]
+    others = [number for number in range(len(shown)) if number not in quoted]
+    kept = sorted([*quoted, *others[: 1 if quoted else 2]])
+    parts = []
+    for place, number in enumerate(kept, 1):
+        one = shown[number]
+        body = _around([quote for quote in quotes if _holds(one.body, quote)], one.body, question, chars)
+        parts.append(f"<passage {place}> {one.heading}\n{body}\n</passage>")
+    return "\n".join(parts), {number + 1: place for place, number in enumerate(kept, 1)}
+
+
+def _around(quotes: Sequence[str], body: str, question: str, chars: int) -> str:
+    if not quotes:
+        return excerpt(body, question, chars)
+    parts = [excerpt(body, quote, max(chars, len(quote) + 40)) for quote in quotes]
+    lost = [quote for quote, part in zip(quotes, parts, strict=True) if not _holds(part, quote)]
+    return body if lost else "\n".join(dict.fromkeys(parts))
+
+
+def _step(query: str) -> SearchStep:
+    return SearchStep(tool="hybrid", query=query)
+
+
+def _text(hit: Hit) -> str:
+    return f"{hit.passage.title}\n{hit.passage.text}"
+
+
+def _holds(text: str, quote: str) -> bool:
+    return bool(bare(quote)) and bare(quote) in bare(text)
+
+
+def _as_written(token: str, text: str) -> str:
+    found = re.search(re.escape(token), text, re.IGNORECASE)
+    return found.group() if found else token

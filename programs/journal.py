@@ -1,0 +1,142 @@
+"""The journal of a compile: its trials, one JSON line each, on disk before the next one begins."""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+
+class JournalError(ValueError):
+    """A journal that can't be used: another process writes it, or it is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One program that an optimizer scored.
+
+    `number` counts from 1; `stage` is the optimizer of a chain; `score` is the mean metric, 0..1, over `n_cases`;
+    `program` names the program by a hash of its prompts; `is_best` tells whether it became the best of its stage. What
+    was spent is counted from the start of the compile: `lm_calls` are different requests, `cost_usd` what this process
+    and the ones before it paid.
+    """
+
+    number: int
+    stage: str
+    score: float
+    n_cases: int
+    program: str
+    is_best: bool
+    lm_calls: int
+    cost_usd: float
+
+
+class Journal:
+    """Trials of one compile, kept over kills.
+
+    LM answers are kept by the cache and optimizers are seeded, so a command that is repeated walks the same way again
+    at no cost until it comes to what is new. The journal knows how far the way was, and notices when it is another one.
+    A compile that is started over gets a new `generation`, whose LM answers are asked for anew.
+    """
+
+    def __init__(self, folder: Path, facts: Mapping[str, Any], *, restart: bool = False) -> None:
+        """Open or begin the journal of a compile.
+
+        Args:
+            folder: Where journals are; each has a folder of its own, named by a hash of `facts`.
+            facts: Everything that decides how the compile goes.
+            restart: Whether to forget the trials that are there, and the LM answers that led to them.
+
+        Raises:
+            JournalError: Another process is running this compile, or the file is no journal.
+        """
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+        self.path = folder / digest[:12] / "journal.jsonl"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(self.path.parent / "LOCK")
+        try:
+            start, lines = _read(self.path)
+        except JournalError:
+            self.close()
+            raise
+        self.generation: int = start.get("generation", 0) + (1 if restart and start else 0)
+        self.recorded = [] if restart else [Trial(**line) for line in lines]
+        self.trials: list[Trial] = []
+        self.differs_from: int | None = None
+        self.spent_before_usd = max((trial.cost_usd for trial in self.recorded), default=0.0)
+        self._start = {"generation": self.generation, "facts": dict(facts)}
+        self._write_all(self.recorded)
+
+    def add(self, trial: Trial) -> None:
+        """Put down a trial, unless it is one that an earlier attempt recorded; threads may bring those in any order."""
+        self.trials.append(trial)
+        if len(self.trials) > len(self.recorded):
+            self.recorded.append(trial)
+            self._append(trial)
+        elif not any(_same(trial, known) for known in self.recorded):
+            self.differs_from = self.differs_from or trial.number
+            self.recorded = list(self.trials)
+            self._write_all(self.recorded)
+
+    def close(self) -> None:
+        """Let another process have the journal."""
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        """Use it in a block."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close it."""
+        self.close()
+
+    def _append(self, trial: Trial) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(_line(asdict(trial)))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _write_all(self, trials: list[Trial]) -> None:
+        part = self.path.with_name(self.path.name + ".part")
+        with part.open("w", encoding="utf-8") as file:
+            file.write(_line(self._start) + "".join(_line(asdict(trial)) for trial in trials))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, self.path)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Read the first line and the trials; a last line that a kill cut off is left out."""
+    if not path.exists():
+        return {}, []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    try:
+        start, *trials = [json.loads(line) for line in lines]
+        [Trial(**trial) for trial in trials]
+        start["generation"] + 0
+    except (ValueError, TypeError, KeyError) as error:
+        raise JournalError(f"{path}: not the journal of a compile ({error}); remove it") from None
+    return start, trials
+
+
+def _lock(path: Path) -> int:
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        raise JournalError(
+            f"{path.parent}: another process is running this very compile; wait for it or stop it"
+        ) from None
+    return file
+
+
+def _same(one: Trial, other: Trial) -> bool:
+    return (one.stage, one.score, one.program) == (other.stage, other.score, other.program)
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"
