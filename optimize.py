@@ -218,6 +218,7 @@ def make_step_demos(program: "NaiveRAG", splits: "Splits") -> dict[str, list[Any
     from trainsets.cases import to_example
     from trainsets.gold import Gold, held_out_texts, holds_held_out
 
+    note(f"making step demos from {len(splits.train)} cases")
     held_out = held_out_texts(splits.held_out)
     demos = build_step_demos(
         program,
