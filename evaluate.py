@@ -1,18 +1,24 @@
-"""Evaluate programs on gold cases: one row a program, one record a case."""
+"""Evaluate programs on gold cases: one row a program, one record a case, each program compared with the first."""
 
 import argparse
+import hashlib
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from programs.cli import (
+    INDEX_DIR,
     RUNS_DIR,
+    UsageError,
     add_case_flags,
     add_index_flag,
     add_lm_flags,
+    add_tool_flags,
     add_tracking_flags,
     note,
     positive,
@@ -23,7 +29,16 @@ from programs.cli import (
 )
 
 if TYPE_CHECKING:
-    from trainsets.evaluation import Summary
+    from programs.lms import MeteredLM, Roles
+    from programs.load import Tools
+    from programs.rag import NaiveRAG
+    from programs.retrieval import RetrievalOnly
+    from trainsets.cases import Case
+    from trainsets.comparison import Comparison
+    from trainsets.ladder import Rung
+    from trainsets.results import CaseResult
+
+GRADER_TOKENS = 1200  # room for an answer that is taken apart claim by claim
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -31,56 +46,290 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="evaluate.py", description=__doc__)
     parser.add_argument("programs", nargs="+", metavar="PROGRAM", help="naive, hybrid, agentic, or an export folder")
     add_index_flag(parser)
+    parser.set_defaults(index=None)
+    add_tool_flags(parser)
+    parser.add_argument("--corpus", type=Path, metavar="PATH", help="build the index of this corpus first")
     add_case_flags(parser)
     parser.add_argument("--split", help="train, dev or test of a folder or hub set (dev for the sample set)")
     parser.add_argument("--limit", type=positive, metavar="N", help="a stratified sample of N cases")
     parser.add_argument("--threads", type=positive, default=1, help="cases at the same time (1)")
+    parser.add_argument("--case-timeout", type=seconds, metavar="SECONDS", help="give a case up after so long")
     parser.add_argument("--out", type=Path, default=RUNS_DIR / "evaluation", metavar="DIR", help="where records go")
+    parser.add_argument("--restart", action="store_true", help="run all cases again, also those with a record")
+    parser.add_argument(
+        "--repeat",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="run every case N times, from the second on past the LM cache",
+    )
+    parser.add_argument("--grader-lm", metavar="LM", help="grade faithfulness and relevancy with this LM too")
+    parser.add_argument(
+        "--retrieval-only", action="store_true", help="measure searches without an LM; PROGRAM: dense, keyword, hybrid"
+    )
+    parser.add_argument(
+        "--baseline", type=Path, metavar="FILE", help="records of an earlier evaluation; fail if worse beyond chance"
+    )
+    parser.add_argument("--fail-under", type=float, metavar="X", help="fail if the score of a program is below X")
     parser.add_argument("--json", action="store_true", help="print the summaries as JSON")
     add_lm_flags(parser)
     add_tracking_flags(parser)
     return parser.parse_args(argv)
 
 
+def seconds(text: str) -> float:
+    """Read a time above zero, for argparse."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no time above 0")
+    return value
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all programs of a command are measured with."""
+
+    args: argparse.Namespace
+    cases: "Sequence[Case]"
+    tools: "Tools"
+    roles: "Roles | None"
+    grader: "MeteredLM | None"
+
+    @property
+    def label(self) -> str:
+        """What tables call the LMs."""
+        return self.roles.label if self.roles else "retrieval only"
+
+
 def run(args: argparse.Namespace) -> int:
-    """Evaluate each program in turn, write its records, print the table."""
-    from programs.lms import bind, check
-    from programs.load import load_program, open_tools
-    from programs.record import to_json
-    from programs.tracking import track
-    from trainsets.cases import load_cases, load_sample, sample
-    from trainsets.evaluation import COLUMNS, check_scorable, evaluate_program, summarise, table_row
+    """Evaluate each program in turn, write records, summary and report, print tables, say whether it passed."""
+    from trainsets.comparison import check_same_set
+    from trainsets.ladder import compare_rungs, compare_with, find_failures
+    from trainsets.records import read_baseline, write_summary
+    from trainsets.report import write_report
+
+    cases = choose_cases(args)
+    baseline = read_baseline(args.baseline) if args.baseline else []
+    if baseline:
+        check_same_set(str(args.baseline), baseline, cases)
+    tools = open_corpus(args)
+    programs = {spec: choose_program(args, spec, tools) for spec in args.programs}
+    bench = Bench(args, cases, tools, *choose_lms(args))
+    args.out.mkdir(parents=True, exist_ok=True)
+    names = short_names(args.programs)
+    rungs = [climb(bench, spec, names[spec], program) for spec, program in programs.items()]
+    among = compare_rungs(rungs)
+    against = compare_with(rungs, str(args.baseline), baseline) if baseline else []
+    write_summary(args.out, describe(bench, rungs, [*among, *against]))
+    note(f"records: {args.out}/, to look at: {write_report(args.out)}")
+    if args.json:
+        sys.stdout.write(json.dumps({one.spec: asdict(one.summary) for one in rungs}, indent=2) + "\n")
+    else:
+        show(bench, rungs, [*among, *against])
+    failures = list(find_failures(rungs, against, args.fail_under))
+    for failure in failures:
+        note(f"failed: {failure}")
+    return 1 if failures else 0
+
+
+def choose_cases(args: argparse.Namespace) -> "list[Case]":
+    """Load and sample the gold cases.
+
+    Raises:
+        CaseError: There is no such split, a line is wrong, or nothing can be searched for.
+        NoGoldAnswerError: A case can't be scored.
+    """
+    from trainsets.cases import CaseError, load_cases, load_sample, sample
+    from trainsets.evaluation import check_scorable
+    from trainsets.ranking import to_retrieval_cases
 
     cases = load_cases(args.cases, args.split) if args.cases else load_sample(args.split or "dev")
+    if args.retrieval_only:
+        cases = to_retrieval_cases(cases)
+        if not cases:
+            raise CaseError(
+                f"{args.cases or 'sample set'}: no case has gold_ids or qrels, so there is no search to measure"
+            )
     cases = sample(cases, args.limit, args.seed) if args.limit else cases
     check_scorable(cases)
-    tools = open_tools(args.index)
-    programs = {spec: load_program(spec, tools) for spec in args.programs}
-    names = short_names(args.programs)
+    return cases
+
+
+def open_corpus(args: argparse.Namespace) -> "Tools":
+    """Open the index; with `--corpus`, build it or bring it up to date before, in a place of its own by default."""
+    from programs.load import open_tools
+
+    if args.corpus is None:
+        return open_tools(args.index or INDEX_DIR, args.database, args.tools)
+    from retrievers import build_index
+
+    name = args.corpus.stem if args.corpus.stem != "corpus" else args.corpus.absolute().parent.name
+    place = hashlib.sha256(str(args.corpus.resolve()).encode()).hexdigest()[:8]
+    index = args.index or RUNS_DIR / "indexes" / f"{name}-{place}"
+    stages: set[str] = set()
+
+    def say(stage: str, done: int, total: int | None) -> None:
+        if stage not in stages:
+            note(f"index {index}: {stage}" + (f", {total}" if total else ""))
+        stages.add(stage)
+
+    report = build_index(args.corpus, index, prune=args.index is None, progress=say)
+    state = "up to date" if report.unchanged else f"built in {report.seconds:.0f} s"
+    note(f"index {index}: {report.manifest.n_documents} documents, {state}")
+    return open_tools(index, args.database, args.tools)
+
+
+def choose_program(args: argparse.Namespace, spec: str, tools: "Tools") -> "NaiveRAG | RetrievalOnly":
+    """Load a program, or with `--retrieval-only` make one that only searches.
+
+    Raises:
+        UsageError: There is no such search.
+    """
+    from programs.load import load_program
+    from programs.retrieval import RetrievalOnly
+
+    if not args.retrieval_only:
+        return load_program(spec, tools)
+    if spec not in tools.retrievers:
+        raise UsageError(f"no search {spec!r}: with --retrieval-only expected {', '.join(tools.retrievers)}")
+    return RetrievalOnly(spec, tools.retrievers[spec])
+
+
+def choose_lms(args: argparse.Namespace) -> "tuple[Roles | None, MeteredLM | None]":
+    """Build the LMs that answer and the one that grades, and ask each for a word.
+
+    Raises:
+        UsageError: Flags that need an LM, with `--retrieval-only`.
+        LMError: An LM does not answer.
+    """
+    from programs.lms import check, make_lm
+
+    if args.retrieval_only:
+        if args.grader_lm or args.repeat > 1:
+            raise UsageError("--retrieval-only asks no LM: leave out --grader-lm and --repeat")
+        return None, None
     roles = roles_from(args)
-    check(roles.decision, roles.answer)
-    args.out.mkdir(parents=True, exist_ok=True)
-    summaries: dict[str, Summary] = {}
-    for spec, program in programs.items():
-        records = args.out / f"{names[spec]}.jsonl"
-        name = f"evaluate {names[spec]} · {roles.label} · {len(cases)} cases"
-        with track(args.tracking_uri, args.experiment, name) as tracked:
-            with bind(roles), progress(spec, len(cases)) as step:
-                results = evaluate_program(
-                    program, cases, records=records, describe=to_json, step=step, n_threads=args.threads
-                )
-            summaries[spec] = summarise(results)
-            facts = {"program": names[spec], "lm": roles.label, "n_cases": len(cases)}
-            tracked.log_params(facts | tools.facts.model_dump())
-            tracked.log_summary("eval", summaries[spec])
+    grader = make_lm(args.grader_lm, args.api_base, max_tokens=GRADER_TOKENS) if args.grader_lm else None
+    check(roles.decision, roles.answer, *([grader] if grader else []))
+    return roles, grader
+
+
+def climb(bench: Bench, spec: str, name: str, program: "NaiveRAG | RetrievalOnly") -> "Rung":
+    """Run one program over the cases, as often as asked for, tracked as one MLflow run."""
+    from programs.tracking import track
+    from trainsets.ladder import Rung
+
+    args, n_cases = bench.args, len(bench.cases)
+    rung = Rung(name, spec)
+    with track(args.tracking_uri, args.experiment, f"evaluate {name} · {bench.label} · {n_cases} cases") as tracked:
+        for number in range(1, args.repeat + 1):
+            records = args.out / (f"{name}.jsonl" if number == 1 else f"{name}.repeat-{number}.jsonl")
+            rung.repeats.append(run_once(bench, spec, program, records, number))
             tracked.log_files(records)
-    note(f"records: {args.out}/")
-    if args.json:
-        sys.stdout.write(json.dumps({spec: asdict(one) for spec, one in summaries.items()}, indent=2) + "\n")
+        tracked.log_params({"program": name, "lm": bench.label, "n_cases": n_cases} | bench.tools.facts.model_dump())
+        tracked.log_summary("eval", rung.summary)
+    return rung
+
+
+def run_once(
+    bench: Bench, spec: str, program: "NaiveRAG | RetrievalOnly", records: Path, number: int
+) -> "list[CaseResult]":
+    """Run the cases that have no record yet; repeats after the first ask the LM past its cache."""
+    from programs.record import from_json, to_json
+    from programs.retrieval import search_deeper
+    from trainsets.evaluation import Scoring, evaluate_program
+    from trainsets.grader import grade_with
+    from trainsets.records import find_finished, key_of
+
+    args, cases = bench.args, bench.cases
+    settings = settings_of(bench, spec, program) | {"repeat": number}
+    keys = {case.id: key_of(case, settings) for case in cases}
+    earlier = {} if args.restart else find_finished(records, keys, cases, from_json, note)
+    title = spec if number == 1 else f"{spec}, repeat {number}"
+    if earlier:
+        note(f"{title}: {len(earlier)} of {len(cases)} cases are done already (--restart runs them again)")
+    scoring = Scoring(
+        indexed_ids=bench.tools.index,
+        search_deeper=search_deeper(program.retrievers),
+        grade=grade_with(bench.grader) if bench.grader else None,
+    )
+    with bound(bench, number), progress(title, len(cases) - len(earlier)) as step:
+        return evaluate_program(
+            program,
+            cases,
+            records=records,
+            describe=to_json,
+            step=step,
+            n_threads=args.threads,
+            timeout_s=args.case_timeout,
+            scoring=scoring,
+            keys=keys,
+            earlier=earlier,
+        )
+
+
+@contextmanager
+def bound(bench: Bench, number: int) -> Iterator[None]:
+    """Bind the LMs, if there are any, for one run over the cases."""
+    from programs.lms import bind
+
+    if bench.roles is None:
+        yield
+        return
+    with bind(bench.roles if number == 1 else bench.roles.without_cache()):
+        yield
+
+
+def settings_of(bench: Bench, spec: str, program: "NaiveRAG | RetrievalOnly") -> dict[str, Any]:
+    """Describe what the results of a program depend on."""
+    from programs.identity import describe_settings, identify_program
+    from programs.retrieval import RetrievalOnly
+
+    described = {"search": spec} if isinstance(program, RetrievalOnly) else identify_program(program)
+    lms = [bench.roles.decision, bench.roles.answer] if bench.roles else []
+    return describe_settings(described, lms, bench.grader, bench.tools.facts)
+
+
+def describe(bench: Bench, rungs: "Sequence[Rung]", comparisons: "Sequence[Comparison]") -> dict[str, Any]:
+    """Return what `summary.json` holds; the format is documented in `trainsets/records.py`."""
+    from trainsets.ladder import describe_rung
+
+    args = bench.args
+    return {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cases": args.cases or "sample",
+        "split": args.split or (None if args.cases else "dev"),
+        "n_cases": len(bench.cases),
+        "lm": bench.label,
+        "grader": bench.grader.label if bench.grader else None,
+        "repeat": args.repeat,
+        "index": bench.tools.facts.model_dump(),
+        "programs": [describe_rung(rung) for rung in rungs],
+        "comparisons": [asdict(each) for each in comparisons],
+    }
+
+
+def show(bench: Bench, rungs: "Sequence[Rung]", comparisons: "Sequence[Comparison]") -> None:
+    """Print the tables and what the comparisons say."""
+    from trainsets import tables
+    from trainsets.comparison import describe_comparison
+
+    title, summaries = f"{len(bench.cases)} cases · {bench.label}", {one.spec: one.summary for one in rungs}
+    if bench.args.retrieval_only:
+        show_table(title, *tables.retrieval_table(summaries))
     else:
-        rows = [table_row(spec, summary) for spec, summary in summaries.items()]
-        show_table(f"{len(cases)} cases · {roles.label}", COLUMNS, rows)
-    return 0
+        show_table(title, tables.COLUMNS, [tables.table_row(spec, one) for spec, one in summaries.items()])
+        show_table("answers and evidence", *tables.quality_table(summaries))
+    show_table("what became of the cases", *tables.outcome_table({one.name: one.summary for one in rungs}))
+    if any(one.slices for one in rungs):
+        score = "evidence in the first 10 passages" if bench.args.retrieval_only else "score"
+        show_table(
+            f"{score} by kind and language", *tables.slice_table({one.name: one.slices for one in rungs}, comparisons)
+        )
+    if stabilities := {one.name: stability for one in rungs if (stability := one.stability)}:
+        show_table("how alike the repeats are", *tables.stability_table(stabilities))
+    for each in comparisons:
+        sys.stdout.write("".join(f"{line}\n" for line in describe_comparison(each)))
 
 
 def short_names(specs: Sequence[str]) -> dict[str, str]:

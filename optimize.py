@@ -16,6 +16,7 @@ from programs.cli import (
     add_case_flags,
     add_index_flag,
     add_lm_flags,
+    add_tool_flags,
     add_tracking_flags,
     note,
     positive,
@@ -69,6 +70,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=positive, default=1, help="cases at the same time (1)")
     parser.add_argument("--out", type=Path, default=EXPORT_DIR, metavar="DIR", help=f"export folder ({EXPORT_DIR})")
     add_index_flag(parser)
+    add_tool_flags(parser)
     add_case_flags(parser)
     add_lm_flags(parser)
     add_tracking_flags(parser)
@@ -120,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
     check_target(args.out)
     settings = settings_from(args)
     splits = splits_from(args, settings)
-    tools = open_tools(args.index)
+    tools = open_tools(args.index, args.database, args.tools)
     seed_program = load_program(args.program, tools)
     lms = lms_from(args)
     facts = describe(args, settings, lms, tools, splits)

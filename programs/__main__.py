@@ -1,14 +1,25 @@
-"""Ask a program: `python -m programs ask "…" --program EXPORT --index DIR`."""
+"""Ask a program: `python -m programs ask "…" --program EXPORT --index DIR`; tell a recorded run: `replay`."""
 
 import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from programs.cli import UsageError, add_index_flag, add_lm_flags, note, roles_from, run_guarded
+from programs.cli import (
+    UsageError,
+    add_index_flag,
+    add_lm_flags,
+    add_tool_flags,
+    note,
+    roles_from,
+    run_guarded,
+)
 
 if TYPE_CHECKING:
+    from datetime import date
+
     import dspy
 
     from programs.record import Hop
@@ -23,8 +34,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     ask.add_argument("--program", default="agentic", metavar="PROGRAM", help="export folder, or naive, hybrid, agentic")
     ask.add_argument("--show-hops", action="store_true", help="show what was searched, found and judged")
     ask.add_argument("--json", action="store_true", help="print the whole record as JSON")
+    ask.add_argument("--today", metavar="DATE", help="day from which `last month` is counted, as 2026-01-31 (today)")
+    ask.set_defaults(run=run_ask)
     add_index_flag(ask)
+    add_tool_flags(ask)
     add_lm_flags(ask)
+    replay = commands.add_parser("replay", help="tell a recorded run", description="Tell a recorded run as a story.")
+    replay.add_argument("record", type=Path, metavar="RECORD", help="JSON of ask --json, or JSONL of evaluate.py")
+    replay.add_argument("--case", metavar="ID", help="case of a file with several")
+    replay.set_defaults(run=run_replay)
     return parser.parse_args(argv)
 
 
@@ -36,12 +54,13 @@ def run_ask(args: argparse.Namespace) -> int:
 
     if not args.question.strip():
         raise UsageError("the question is empty")
-    tools = open_tools(args.index)
+    today = _read_day(args.today)
+    tools = open_tools(args.index, args.database, args.tools)
     program = load_program(args.program, tools)
     roles = roles_from(args)
     check(roles.decision, roles.answer)
     with bind(roles):
-        prediction = program(question=args.question)
+        prediction = program(question=args.question, today=today)
     if args.json:
         sys.stdout.write(json.dumps(to_json(prediction), ensure_ascii=False, indent=2) + "\n")
         return int(prediction.abstained)
@@ -56,6 +75,24 @@ def run_ask(args: argparse.Namespace) -> int:
     return int(prediction.abstained)
 
 
+def run_replay(args: argparse.Namespace) -> int:
+    """Tell a recorded run."""
+    from programs.replay import choose_record, read_records, tell
+
+    record = choose_record(read_records(args.record), args.case, args.record)
+    sys.stdout.write("".join(f"{line}\n" for line in tell(record)))
+    return 0
+
+
+def _read_day(text: str | None) -> "date":
+    from datetime import date
+
+    try:
+        return date.fromisoformat(text) if text else date.today()
+    except ValueError:
+        raise UsageError(f"--today: {text!r} is no date; write it as 2026-01-31") from None
+
+
 def describe_answer(prediction: "dspy.Prediction") -> list[str]:
     """Return the answer and its sources, one a line."""
     titles = {hit.passage.passage_id: hit.passage.title for hit in prediction.context}
@@ -68,6 +105,8 @@ def describe_hop(hop: "Hop") -> list[str]:
     """Return one search as a reader would tell it: what was asked, what came, what was made of it."""
     filters: Any = f" where {dict(hop.filters)}" if hop.filters else ""
     lines = [f"{hop.tool} search by {hop.decided_by}: {hop.query}{filters}  ({hop.seconds:.2f} s)"]
+    lines += [f"  nothing where {dict(hop.dropped)}, so without it"] if hop.dropped else []
+    lines += [f"  failed: {hop.error}"] if hop.error else []
     lines += [
         f"  {hit.rank:>2}. {hit.score:.3f} {hit.passage.passage_id}  {hit.passage.title}"
         + ("" if hit.passage.passage_id in hop.kept else "  (seen before)")
@@ -83,7 +122,7 @@ def describe_hop(hop: "Hop") -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     args = parse(argv)
-    return run_guarded(lambda: run_ask(args))
+    return run_guarded(lambda: int(args.run(args)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,12 @@ from dspy.adapters.utils import format_field_value, get_annotation_name
 from dspy.utils.exceptions import AdapterParseError
 
 from programs.meter import Usage
+from programs.rules import repair
+
+# A half of a surrogate pair as JSON escapes it: no LM takes it back, and no file holds it.
+_HALF_CHARACTER = re.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
 
 
 class LeanJSONAdapter(dspy.JSONAdapter):
@@ -50,6 +56,7 @@ class LeanJSONAdapter(dspy.JSONAdapter):
         Raises:
             AdapterParseError: It is no JSON object, or a field is missing, null or of the wrong type.
         """
+        completion = _HALF_CHARACTER.sub(r"\\ufffd", repair(completion))
         fields = super().parse(signature, completion)
         for name, value in fields.items():  # DSPy reads null as the text "None"
             if value == "None" and re.search(rf'"{name}"\s*:\s*null\b', completion):

@@ -41,6 +41,19 @@ def add_index_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--index", type=Path, default=INDEX_DIR, metavar="DIR", help=f"index folder ({INDEX_DIR})")
 
 
+def add_tool_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that name tools beyond search; the tables of the index itself are always there."""
+    group = parser.add_argument_group("tools")
+    group.add_argument(
+        "--database",
+        action="append",
+        default=[],
+        metavar="DB",
+        help="read-only SQL over a SQLite or DuckDB file, or postgresql://…; may be repeated",
+    )
+    group.add_argument("--tools", type=Path, metavar="TOML", help="file that declares HTTP tools")
+
+
 def add_case_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that choose gold cases and how they are sampled."""
     parser.add_argument("--cases", metavar="PATH", help="case file, folder of splits, or hub id (the sample set)")

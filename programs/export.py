@@ -19,11 +19,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from programs.adapter import LeanJSONAdapter
 from programs.rag import AgenticRAG, HybridRAG, NaiveRAG
 from programs.run import Bounds
+from programs.tools import NO_TOOLS, Toolbox
 from retrievers.records import Retriever
 
 PROGRAMS: dict[str, type[NaiveRAG]] = {"naive": NaiveRAG, "hybrid": HybridRAG, "agentic": AgenticRAG}
 FORMAT = 1
 FILES = ("program.json", "manifest.json", "prompts.md")
+TOOL_PREDICTORS = frozenset({"write_query", "call_tool"})  # there only where the toolbox has something to ask
 _LIBRARIES = ("dspy", "chromadb", "rank-bm25", "sentence-transformers", "mlflow")
 
 
@@ -98,13 +100,19 @@ def save_export(
     return manifest
 
 
-def load_export(folder: Path, retrievers: Mapping[str, Retriever], index: IndexFacts | None = None) -> NaiveRAG:
+def load_export(
+    folder: Path,
+    retrievers: Mapping[str, Retriever],
+    index: IndexFacts | None = None,
+    toolbox: Toolbox = NO_TOOLS,
+) -> NaiveRAG:
     """Load a program from an export folder.
 
     Args:
         folder: An export.
         retrievers: What the program searches with.
         index: Facts of the index behind `retrievers`; left out, the index is not compared.
+        toolbox: What it may use besides; a tool that it was compiled without is asked with the seed prompt.
 
     Raises:
         FileNotFoundError: No export there.
@@ -113,8 +121,10 @@ def load_export(folder: Path, retrievers: Mapping[str, Retriever], index: IndexF
     """
     manifest = read_manifest(folder)
     state = _read_state(folder, manifest)
-    program = PROGRAMS[manifest.program](retrievers, Bounds(**manifest.bounds))  # type: ignore[arg-type]
-    _compare_predictors(folder, manifest.predictors, describe_predictors(program))
+    program = PROGRAMS[manifest.program](retrievers, Bounds(**manifest.bounds), toolbox)  # type: ignore[arg-type]
+    mine = describe_predictors(program)
+    optional = TOOL_PREDICTORS & (manifest.predictors.keys() ^ mine.keys())
+    _compare_predictors(folder, _without(manifest.predictors, optional), _without(mine, optional))
     if set(state) != set(manifest.predictors):
         raise ProgramStateError(
             f"{folder}/program.json: predictors {sorted(state)}, expected {sorted(manifest.predictors)}"
@@ -124,7 +134,7 @@ def load_export(folder: Path, retrievers: Mapping[str, Retriever], index: IndexF
             f"{folder}: compiled on an index with embedder {manifest.index.embedder}, this index has {index.embedder}; "
             "use the index it was compiled on, or compile again"
         )
-    program.load_state(state)
+    program.load_state(program.dump_state() | {name: one for name, one in state.items() if name in mine})
     return program
 
 
@@ -199,6 +209,10 @@ def _read_state(folder: Path, manifest: Manifest) -> dict[str, Any]:
         raise ProgramStateError(f"{path}: not the file that manifest.json describes; export the program again")
     state: dict[str, Any] = json.loads(text)
     return state
+
+
+def _without(predictors: Mapping[str, dict[str, str]], names: frozenset[str]) -> dict[str, dict[str, str]]:
+    return {name: fields for name, fields in predictors.items() if name not in names}
 
 
 def _compare_predictors(folder: Path, saved: dict[str, dict[str, str]], mine: dict[str, dict[str, str]]) -> None:

@@ -25,6 +25,7 @@ TIMEOUT_S = 300
 MAX_TOKENS = 400
 N_RETRIES = 2
 _CACHE_BYTES = 4 << 30
+_SAMPLING = ("temperature", "top_p", "seed", "max_tokens", "max_completion_tokens")
 
 
 class LMSpecError(ValueError):
@@ -183,6 +184,11 @@ class Roles:
         answer = self.answer.copy(meter=meter)
         return Roles(answer if self.decision is self.answer else self.decision.copy(meter=meter), answer)
 
+    def without_cache(self) -> "Roles":
+        """Return the same LMs, asked anew every time."""
+        answer = self.answer.copy(cache=False)
+        return Roles(answer if self.decision is self.answer else self.decision.copy(cache=False), answer)
+
 
 def make_roles(
     lm: str = "local", *, answer_lm: str | None = None, decision_lm: str | None = None, api_base: str | None = None
@@ -226,6 +232,11 @@ def _cache_name(lm: MeteredLM) -> str:
     endpoint = os.environ.get(f"{provider}_API_BASE") or os.environ.get(f"{provider}_BASE_URL") or ""
     digest = hashlib.sha256(f"{lm.model} {endpoint}".encode()).hexdigest()[:8]
     return f"{re.sub(r'[^a-zA-Z0-9.]+', '-', lm.model)[:80]}-{digest}"
+
+
+def identify(lm: MeteredLM) -> dict[str, Any]:
+    """Describe what an LM's answers depend on: its endpoint and name, without an address, and how it samples."""
+    return {"lm": _cache_name(lm)} | {name: lm.kwargs[name] for name in _SAMPLING if name in lm.kwargs}
 
 
 def check(*lms: MeteredLM) -> None:

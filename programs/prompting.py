@@ -65,7 +65,16 @@ def _cut(text: str, chars: int) -> str:
 
 def format_conversation(history: Sequence[Mapping[str, str]]) -> str:
     """Return the last turns of a conversation, bounded, one a line."""
-    return "\n".join(f"{turn['role']}: {_cut(turn['text'], _TURN_CHARS)}" for turn in history[-_TURNS:])
+    return rules.repair("\n".join(f"{turn['role']}: {_cut(turn['text'], _TURN_CHARS)}" for turn in history[-_TURNS:]))
+
+
+def ask_back(question: str, choices: Mapping[str, Sequence[str]]) -> str:
+    """Return a question back to the user, with what the documents offer."""
+    if rules.is_chinese(question):
+        offered = "；".join(f"{key}：{'、'.join(values)}" for key, values in choices.items())
+        return "请问您指的是哪一个？" + (f"资料中有 {offered}。" if offered else "")
+    offered = "; ".join(f"{key}: {', '.join(values)}" for key, values in choices.items())
+    return "Which one do you mean?" + (f" The documents cover {offered}." if offered else "")
 
 
 def say_not_found(question: str, queries: Sequence[str]) -> str:

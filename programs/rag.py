@@ -1,28 +1,40 @@
 """The programs: NaiveRAG, HybridRAG and AgenticRAG, each question → cited answer or abstention."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from datetime import date
+from functools import partial
+from typing import Any
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from programs import rules
-from programs.prompting import IN_CHINESE, SMALL_TALK, format_conversation, format_passages, say_not_found
+from programs.planning import Step, find_choices, plan_by_rule, read_plan, split_waves, stands_alone
+from programs.prompting import (
+    IN_CHINESE,
+    SMALL_TALK,
+    ask_back,
+    format_conversation,
+    format_passages,
+    say_not_found,
+)
 from programs.record import StopReason, make_prediction
 from programs.run import Bounds, Evidence, Run
+from programs.tools import NO_TOOLS, SQL, Attempt, Toolbox, ask_api, ask_tables
 from retrievers.records import Hit, Retriever
 from signatures import (
     AnswerFromPassages,
+    CallTool,
     CondenseQuestion,
     JudgeEvidence,
     PlanSearches,
     RewriteQuery,
-    SearchStep,
     Verdict,
+    WriteQuery,
 )
 
 Turn = Mapping[str, str]
-MAX_STEPS = 3
+_FILLED_CHARS = 80
 
 
 class NaiveRAG(dspy.Module):
@@ -30,20 +42,24 @@ class NaiveRAG(dspy.Module):
 
     tool = "dense"
 
-    def __init__(self, retrievers: Mapping[str, Retriever], bounds: Bounds | None = None) -> None:
+    def __init__(
+        self, retrievers: Mapping[str, Retriever], bounds: Bounds | None = None, toolbox: Toolbox = NO_TOOLS
+    ) -> None:
         """Build the program.
 
         Args:
             retrievers: One for each tool: `hybrid`, `keyword`, `dense`.
             bounds: What one run may spend.
+            toolbox: Databases and HTTP tools, and what the index can filter by; only `AgenticRAG` uses them.
         """
         super().__init__()
         self.retrievers = dict(retrievers)
         self.bounds = bounds or Bounds()
+        self.toolbox = toolbox
         self.answer = dspy.Predict(AnswerFromPassages)
 
-    def forward(self, question: str, history: Sequence[Turn] = ()) -> dspy.Prediction:
-        """Answer `question` from one search; `history` is not looked at."""
+    def forward(self, question: str, history: Sequence[Turn] = (), today: date | str | None = None) -> dspy.Prediction:
+        """Answer `question` from one search; `history` and `today` are not looked at."""
         run = Run(question, self.retrievers, self.bounds)
         with dspy.context(run_meter=run.meter):
             run.search(self.tool, question, decided_by="rule")
@@ -57,7 +73,7 @@ class NaiveRAG(dspy.Module):
             return _abstain(run, stop_reason, verdict)
         passages = format_passages(context, run.question, run.bounds)
         output, error = _predict(self.answer, passages=passages, question=run.question)
-        if output and rules.is_in_other_language(run.question, str(output.answer)):
+        if output and rules.is_in_other_language(run.question, str(output.answer)) and run.affords(1):
             again, _ = _predict(self.answer, passages=passages, question=run.question + IN_CHINESE)
             output = again if again and rules.is_chinese(str(again.answer)) else output
         answer = str(output.answer).strip() if output else ""
@@ -77,27 +93,35 @@ class AgenticRAG(NaiveRAG):
     """Plan, search, judge, rewrite and search again, answer.
 
     The names of the predictors (`condense`, `plan`, `judge`, `rewrite`, `answer`) are the schema of a saved program.
+    `write_query` and `call_tool` are there only where the toolbox has databases or HTTP tools.
     """
 
     tool = "hybrid"
 
-    def __init__(self, retrievers: Mapping[str, Retriever], bounds: Bounds | None = None) -> None:
+    def __init__(
+        self, retrievers: Mapping[str, Retriever], bounds: Bounds | None = None, toolbox: Toolbox = NO_TOOLS
+    ) -> None:
         """Build the program; see `NaiveRAG`."""
-        super().__init__(retrievers, bounds)
+        super().__init__(retrievers, bounds, toolbox)
         self.condense = dspy.Predict(CondenseQuestion)
         self.plan = dspy.Predict(PlanSearches)
         self.judge = dspy.Predict(JudgeEvidence)
         self.rewrite = dspy.Predict(RewriteQuery)
+        if toolbox.tables:
+            self.write_query = dspy.Predict(WriteQuery)
+        if toolbox.apis:
+            self.call_tool = dspy.Predict(CallTool)
 
-    def forward(self, question: str, history: Sequence[Turn] = ()) -> dspy.Prediction:
-        """Answer `question`, or abstain and say what was searched."""
+    def forward(self, question: str, history: Sequence[Turn] = (), today: date | str | None = None) -> dspy.Prediction:
+        """Answer `question`, ask back, or abstain and say what was searched; `last month` is counted from `today`."""
         run = Run(question, self.retrievers, self.bounds)
         with dspy.context(run_meter=run.meter):
             if rules.is_small_talk(question):
                 return _small_talk(run)
-            run.question = self._standalone(question, history)
-            for step, decided_by in self._steps(run):
-                run.search(step.tool, step.query, decided_by=decided_by)
+            run.question = self._standalone(run, history)
+            if not history and (choices := find_choices(question, self.toolbox.fields)):
+                return _result(run, "needs_clarification", None, answer=ask_back(question, choices))
+            self._search(run, self._plan(run, _read_day(today)))
             evidence = self._judge(run)
             while evidence.verdict == "insufficient":
                 if stop := self._search_again(run, evidence):
@@ -105,20 +129,56 @@ class AgenticRAG(NaiveRAG):
                 evidence = self._judge(run)
             return self._answer(run, evidence.passages, "sufficient", evidence.verdict)
 
-    def _standalone(self, question: str, history: Sequence[Turn]) -> str:
-        if not history:
-            return question
-        output, _ = _decide(self.condense, conversation=format_conversation(history), question=question)
-        return str(output.standalone).strip() or question if output else question
+    def _standalone(self, run: Run, history: Sequence[Turn]) -> str:
+        if not history or stands_alone(run.question) or not run.affords_preparation():
+            return run.question
+        conversation = format_conversation(history)
+        output, _ = _decide(self.condense, conversation=conversation, question=run.question)
+        return str(output.standalone).strip() or run.question if output else run.question
 
-    def _steps(self, run: Run) -> list[tuple[SearchStep, Literal["rule", "lm"]]]:
-        """Plan by rule where one search is plainly enough, else by the LM; an unusable plan is the question itself."""
-        by_rule = SearchStep(tool="hybrid", query=run.question)
-        if rules.is_plain(run.question):
-            return [(by_rule, "rule")]
-        output, _ = _decide(self.plan, question=run.question)
-        steps = [step for step in (output.steps if output else [])[:MAX_STEPS] if step.query.strip()]
-        return [(step, "lm") for step in steps] or [(by_rule, "rule")]
+    def _plan(self, run: Run, today: date) -> list[Step]:
+        """Plan by rule where one search or one tool is plainly enough, else by the LM."""
+        by_rule = plan_by_rule(run.question, self.toolbox, today)
+        if by_rule:
+            return by_rule
+        output, _ = _decide(self.plan, question=run.question) if run.affords_preparation() else (None, None)
+        return read_plan(output.steps if output else [], run.question, self.toolbox.fields, today)
+
+    def _search(self, run: Run, steps: Sequence[Step]) -> None:
+        """Take the steps of a plan, those that need a result when it is known; if nothing is found, search plainly."""
+        own_tools = frozenset({SQL, *self.toolbox.apis})
+        found: dict[int, str] = {}
+        for wave in split_waves(steps):
+            for number in {number for place in wave for number in steps[place].needs} - set(found):
+                found[number] = self._read_result(run, steps, number)
+            ready = [steps[place].fill(found) if steps[place].needs else steps[place] for place in wave]
+            run.search_all([step for step in ready if step.query], partial(self._use_tool, run), own_tools)
+        if not any(hop.hits for hop in run.hops) and not run.is_repeated("hybrid", run.question):
+            run.search("hybrid", run.question, decided_by="rule")
+
+    def _read_result(self, run: Run, steps: Sequence[Step], number: int) -> str:
+        """Read the short answer to an earlier step from what it found, so that a later step can ask on from it."""
+        if not 1 <= number <= len(steps):
+            return ""
+        hop = next((hop for hop in run.hops if steps[number - 1].query in (hop.goal, hop.query) and hop.hits), None)
+        if hop is None:
+            return ""
+        hits = hop.hits[: run.bounds.n_passages]
+        if not run.affords_preparation():
+            return hits[0].passage.title
+        passages = format_passages(hits, hop.query, run.bounds)
+        output, _ = _decide(self.answer, passages=passages, question=hop.query)
+        return str(output.answer).strip()[:_FILLED_CHARS] if output else hits[0].passage.title
+
+    def _use_tool(self, run: Run, step: Step) -> list[Attempt]:
+        """Ask a tool beyond search; one that is not there, or has nothing to be asked, is an attempt that failed."""
+        tables = self.toolbox.choose_tables(step.query) if step.tool == SQL else None
+        if tables:
+            write = partial(_decide, self.write_query)
+            return ask_tables(*tables, step.query, write, run.affords_preparation)
+        if apis := [tool for tool in self.toolbox.choose_apis(step.query) if step.tool in self.toolbox.apis]:
+            return ask_api(apis, step.query, partial(_decide, self.call_tool), run.affords_preparation)
+        return [Attempt(step.tool, step.query, error="no table or tool here is about this")]
 
     def _judge(self, run: Run) -> Evidence:
         """Judge what was found: by rule where it can't be enough, else by the LM, held to the words it quotes."""
@@ -168,6 +228,12 @@ def _decide(predictor: Callable[..., Any], **inputs: Any) -> tuple[Any, str | No
     """Call a predictor with the LM for decisions, where one is bound."""
     with dspy.context(lm=dspy.settings.get("decision_lm") or dspy.settings.lm):
         return _predict(predictor, **inputs)
+
+
+def _read_day(today: date | str | None) -> date:
+    if today is None:
+        return date.today()
+    return date.fromisoformat(today) if isinstance(today, str) else today
 
 
 def _texts(context: tuple[Hit, ...]) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import dspy
 
 from programs.meter import Usage
-from retrievers.records import Hit
+from retrievers.records import Hit, Passage
 from signatures import Verdict
 
 StopReason = Literal[
@@ -29,7 +29,8 @@ class Hop:
 
     `hits` are all hits, best first; `kept` the ids of those that were new to the run. A verdict is given once a round,
     so it stands on the last hop of the round, with the ids of the passages the judge read and the words it quoted;
-    `decided_by` says whether a rule or the LM asked for this search.
+    `decided_by` says whether a rule or the LM asked for this search. `error` is why a tool could not be asked or
+    failed; `dropped` are filters that no passage met, or that the index can't answer, so it was searched without them.
     """
 
     goal: str
@@ -46,6 +47,12 @@ class Hop:
     quotes: tuple[str, ...] = ()
     judged: tuple[str, ...] = ()
     error: str | None = None
+    dropped: Mapping[str, Any] | None = None
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether it was no round of its own: the same query filtered beside the plain one, or a call that failed."""
+        return bool(self.filters or self.dropped or self.error)
 
 
 def make_prediction(
@@ -87,6 +94,29 @@ def to_json(prediction: dspy.Prediction) -> dict[str, Any]:
     plain["hops"] = [asdict(hop) | {"hits": [_hit_id(hit) for hit in hop.hits]} for hop in prediction.hops]
     plain["context"] = [_hit(hit) for hit in prediction.context]
     return plain
+
+
+def from_json(plain: Mapping[str, Any]) -> dspy.Prediction:
+    """Read a prediction again from its plain data; hits that are not in the context come without their text."""
+    context = [_read_hit(hit) for hit in plain["context"]]
+    shown = {hit.passage.passage_id: hit.passage for hit in context}
+    hops = [
+        Hop(**_frozen(hop) | {"hits": tuple(_read_hit(hit, shown) for hit in hop["hits"])}) for hop in plain["hops"]
+    ]
+    values = {"hops": tuple(hops), "context": tuple(context), "usage": Usage(**plain["usage"])}
+    return dspy.Prediction(**_frozen(plain) | values)
+
+
+def _frozen(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+
+
+def _read_hit(plain: Mapping[str, Any], shown: Mapping[str, Passage] | None = None) -> Hit:
+    id_ = plain["passage_id"]
+    passage = (shown or {}).get(id_)
+    if passage is None:
+        passage = Passage(id_, id_.rpartition("#")[0], plain.get("title", ""), plain.get("text", ""))
+    return Hit(passage, plain["score"], plain["rank"])
 
 
 def _hit_id(hit: Hit) -> dict[str, Any]:

@@ -57,6 +57,11 @@ def fold(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
+def repair(text: str) -> str:
+    """Replace halves of surrogate pairs, which a terminal or JSON can bring and nothing can be sent with."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def is_chinese(text: str) -> bool:
     """Tell whether a text is mainly Chinese: it holds Chinese characters, and as many as Latin words."""
     return len(_CJK.findall(text)) >= max(1, len(re.findall(r"[A-Za-z]{3,}", text)))

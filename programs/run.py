@@ -1,13 +1,17 @@
 """The state of one run: its bounds, what it has searched and found, what it has spent."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from programs.meter import Meter
+from programs.planning import Step
 from programs.record import Hop, StopReason
-from programs.rules import fold, numbers
+from programs.rules import fold, numbers, repair
+from programs.tools import Attempt
+from retrievers.filters import FilterError
 from retrievers.records import Hit, Retriever
 from signatures import Verdict
 
@@ -19,8 +23,8 @@ _SHINGLE = 6
 class Bounds:
     """What a run may spend, all of it enforced in code.
 
-    `max_rounds` counts searches after which evidence is judged; `n_passages` of at most `passage_chars` characters are
-    shown to an LM at once.
+    `max_rounds` counts searches after which evidence is judged, but not what stands aside: the same search filtered, a
+    call that failed. `n_passages` of at most `passage_chars` characters are shown to an LM at once.
     """
 
     max_rounds: int = 3
@@ -48,7 +52,7 @@ class Run:
 
     def __init__(self, question: str, retrievers: Mapping[str, Retriever], bounds: Bounds) -> None:
         """Start the clock."""
-        self.question = question
+        self.question = repair(question)
         self.bounds = bounds
         self.meter = Meter()
         self.hops: list[Hop] = []
@@ -63,7 +67,7 @@ class Run:
     def exhausted(self) -> StopReason | None:
         """Return why the run may not search again, if so; two LM calls are kept back for judging and answering."""
         usage = self.meter.usage
-        if len(self.hops) >= self.bounds.max_rounds:
+        if sum(not hop.is_aside for hop in self.hops) >= self.bounds.max_rounds:
             return "max_rounds"
         if self.seconds >= self.bounds.max_seconds:
             return "timeout"
@@ -71,6 +75,19 @@ class Run:
         if usage.lm_calls + 2 >= self.bounds.max_lm_calls or tokens >= self.bounds.max_tokens:
             return "budget"
         return None
+
+    def affords(self, n_calls: int) -> bool:
+        """Tell whether so many more LM calls may be made, and time and tokens are left for them."""
+        usage = self.meter.usage
+        return (
+            usage.lm_calls + n_calls <= self.bounds.max_lm_calls
+            and usage.prompt_tokens + usage.completion_tokens < self.bounds.max_tokens
+            and self.seconds < self.bounds.max_seconds
+        )
+
+    def affords_preparation(self) -> bool:
+        """Tell whether an LM call may be made before the judge's and the answer's, which are kept back."""
+        return self.affords(3)
 
     def search(
         self,
@@ -82,14 +99,90 @@ class Run:
         filters: Mapping[str, Any] | None = None,
     ) -> bool:
         """Ask one tool, record the hop, and tell whether it brought a passage that the run had not seen."""
+        return self._record(self._ask(Step(tool, query, decided_by, filters, goal)))
+
+    def search_all(
+        self, steps: Sequence[Step], ask_tool: Callable[[Step], Sequence[Attempt]], own_tools: frozenset[str]
+    ) -> None:
+        """Take steps that do not wait for each other, searches at the same time; the hops keep the order of the steps.
+
+        Args:
+            steps: What to ask.
+            ask_tool: Asks a tool beyond search. It may call the LM, so it stays in the thread of the run.
+            own_tools: The names of those tools.
+        """
+        searches = [step for step in steps if step.tool not in own_tools]
+        if len(searches) < 2:
+            found: Iterator[Hop] = map(self._ask, searches)
+            hops = [hop for step in steps for hop in self._take(step, ask_tool, own_tools, found)]
+        else:
+            with ThreadPoolExecutor(max_workers=len(searches)) as pool:
+                found = pool.map(self._ask, searches)
+                hops = [hop for step in steps for hop in self._take(step, ask_tool, own_tools, found)]
+        for hop in hops:
+            self._record(hop)
+
+    def _take(
+        self,
+        step: Step,
+        ask_tool: Callable[[Step], Sequence[Attempt]],
+        own_tools: frozenset[str],
+        found: Iterator[Hop],
+    ) -> list[Hop]:
+        if step.tool not in own_tools:
+            return [next(found)]
         began = time.monotonic()
-        hits = tuple(self._retrievers[tool].search(query, self.bounds.k, filters))
-        seen = [hit for hop in self.hops for hit in hop.hits if hit.passage.passage_id in hop.kept]
-        kept = _new_passages(hits, seen)
-        self.hops.append(
-            Hop(goal or query, tool, query, filters, decided_by, hits, kept, round(time.monotonic() - began, 4))
+        attempts = ask_tool(step)
+        each = round((time.monotonic() - began) / max(1, len(attempts)), 4)
+        return [
+            Hop(
+                step.goal or step.query,
+                one.tool,
+                one.query,
+                None,
+                "rule" if one.decided_by_rule else "lm",
+                one.hits,
+                (),
+                each,
+                error=one.error,
+            )
+            for one in attempts
+        ]
+
+    def _ask(self, step: Step) -> Hop:
+        """Ask one retriever; changes nothing. What can't be asked is a hop that says why."""
+        began = time.monotonic()
+        retriever = self._retrievers.get(step.tool)
+        filters, dropped, error = step.filters, None, None
+        hits: tuple[Hit, ...] = ()
+        if retriever is None:
+            error = f"no tool {step.tool!r}; known are {', '.join(self._retrievers)}"
+        else:
+            try:
+                hits = tuple(retriever.search(step.query, self.bounds.k, filters))
+            except FilterError as wrong:
+                error = str(wrong)
+            if filters and not hits:
+                filters, dropped = None, filters
+                hits = tuple(retriever.search(step.query, self.bounds.k, None))
+        seconds = round(time.monotonic() - began, 4)
+        return Hop(
+            step.goal or step.query,
+            step.tool,
+            step.query,
+            filters,
+            step.decided_by,
+            hits,
+            (),
+            seconds,
+            error=error,
+            dropped=dropped,
         )
-        return bool(kept)
+
+    def _record(self, hop: Hop) -> bool:
+        seen = [hit for earlier in self.hops for hit in earlier.hits if hit.passage.passage_id in earlier.kept]
+        self.hops.append(replace(hop, kept=_new_passages(hop.hits, seen)))
+        return bool(self.hops[-1].kept)
 
     def note(self, evidence: Evidence) -> Evidence:
         """Write the verdict of this round on its last hop, and return the evidence."""

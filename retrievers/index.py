@@ -20,7 +20,7 @@ from retrievers.generation import Generation
 from retrievers.lexical import LexicalIndex, Scores, top_rows
 from retrievers.manifest import IndexMismatch, IndexNotFound, Manifest, find_generation, is_address
 from retrievers.ranking import Query, rank_candidates, split_clauses
-from retrievers.records import Hit, Passage
+from retrievers.records import Hit, Passage, Scalar
 from retrievers.store import NotInIndex
 from retrievers.tables import TABLES, TableInfo, list_tables
 from retrievers.tokenizer import load_tokenizer, query_tokens
@@ -180,6 +180,15 @@ class Index:
     def passages_of(self, doc_id: str) -> list[Passage]:
         """Read the passages of a document in order; empty when the index has no such document."""
         return self._store.passages_of(doc_id)
+
+    def __contains__(self, id_: object) -> bool:
+        """Tell whether a document, or a passage `doc_id#n`, is in the index."""
+        known = isinstance(id_, str) and (self._store.find_row(id_) is not None or self._store.find_document(id_))
+        return bool(known)
+
+    def field_values(self, key: str, limit: int = 200) -> list[Scalar]:
+        """List the different values that documents have of a metadata key, ascending; at most `limit`."""
+        return self._store.values_of(key, limit)
 
     @property
     def tables_path(self) -> Path:

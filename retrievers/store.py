@@ -33,6 +33,16 @@ _SELECT = """
 SELECT row, doc_id, row - first_row, title, text, documents.metadata, passages.metadata
 FROM passages JOIN documents USING (doc)
 """
+# From each value the index finds the next one, so a key with few values in a million documents costs few look-ups.
+_DISTINCT = """
+WITH RECURSIVE found(value) AS (
+    SELECT MIN(value) FROM fields WHERE key = :key
+    UNION ALL
+    SELECT (SELECT MIN(value) FROM fields WHERE key = :key AND value > found.value) FROM found
+    WHERE found.value IS NOT NULL
+)
+SELECT value FROM found WHERE value IS NOT NULL LIMIT :limit
+"""
 _MAX_VARIABLES = 30_000
 
 
@@ -160,6 +170,11 @@ class Store:
         starts, counts = np.asarray(spans, dtype=np.int64).T
         offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.repeat(starts, counts) + offsets
+
+    def values_of(self, key: str, limit: int) -> list[Scalar]:
+        """List the different values of a metadata key, ascending; at most `limit`, found without reading every row."""
+        found = self._connection.execute(_DISTINCT, {"key": key, "limit": limit})
+        return [value for (value,) in found]
 
     def hashes(self, first_row: int = 0, n: int = -1) -> Iterator[tuple[int, bytes]]:
         """Read what passages are recognised by, of `n` rows or all: rows with hashes."""

@@ -5,10 +5,12 @@ from signatures.condense import CondenseQuestion
 from signatures.judge import JudgeEvidence, Verdict
 from signatures.plan import TOOLS, PlanSearches, SearchStep, Tool
 from signatures.rewrite import RewriteQuery
+from signatures.tools import CallTool, WriteQuery
 
 __all__ = [
     "TOOLS",
     "AnswerFromPassages",
+    "CallTool",
     "CondenseQuestion",
     "JudgeEvidence",
     "PlanSearches",
@@ -16,4 +18,5 @@ __all__ = [
     "SearchStep",
     "Tool",
     "Verdict",
+    "WriteQuery",
 ]

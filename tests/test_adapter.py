@@ -132,6 +132,15 @@ def test_an_output_with_something_around_its_json_is_read(reply: str, answer: st
     assert lm.meter.usage.parse_failures == 0
 
 
+@pytest.mark.parametrize(
+    ("escaped", "answer"),
+    [(r"\ud800 V", "\ufffd V"), (r"\ud83d\ude00", "😀"), (r"\ude00\ud83d", "\ufffd\ufffd"), (r"\u4fdd", "保")],
+)
+def test_half_a_character_is_replaced_so_that_it_can_be_sent_and_written(escaped: str, answer: str) -> None:
+    read = LeanJSONAdapter().parse(AnswerFromPassages, f'{{"answer": "{escaped}", "citations": []}}')
+    assert read["answer"] == answer
+
+
 def test_the_server_is_given_the_schema_of_the_outputs() -> None:
     schemas: list[dict[str, Any]] = []
 

@@ -80,6 +80,9 @@ def test_an_export_answers(warm: WarmPython, workspace: Path) -> None:
 
 
 WRONG: dict[str, Wrong] = {
+    "no database": (lambda w: ["--database", "none.db"], r"none.db: no such database file"),
+    "no tools": (lambda w: ["--tools", "none.toml"], r"none.toml"),
+    "no day": (lambda w: ["--today", "soon"], r"--today: 'soon' is no date; write it as 2026-01-31"),
     **WRONG_LM,
     **WRONG_INDEX,
     **{

@@ -1,7 +1,9 @@
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from commands import contents
 
 from programs import export
+from programs.databases import SQLite
 from programs.export import (
     FILES,
     PROGRAMS,
@@ -25,6 +28,8 @@ from programs.export import (
 from programs.load import Tools
 from programs.rag import AgenticRAG, HybridRAG, NaiveRAG
 from programs.run import Bounds
+from programs.sql import Tables
+from programs.tools import Toolbox
 from signatures import SearchStep
 
 ROOT = Path(__file__).parents[1]
@@ -208,6 +213,26 @@ def test_saving_replaces_an_export_whole(tools: Tools, tmp_path: Path) -> None:
     assert read_manifest(folder).program == "naive"
     assert set(contents(folder)) == set(FILES)
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_an_export_without_tools_is_used_with_them_and_one_with_tools_without(tools: Tools, tmp_path: Path) -> None:
+    own = SQLite(_orders(tmp_path))
+    toolbox = Toolbox((Tables(own),))
+    plain, with_tables = AgenticRAG(tools.retrievers), AgenticRAG(tools.retrievers, None, toolbox)
+    with_tables.write_query.signature = with_tables.write_query.signature.with_instructions("Compiled.")
+    save(plain, tmp_path / "plain", tools)
+    save(with_tables, tmp_path / "tables", tools)
+    seed = load_export(tmp_path / "plain", tools.retrievers, toolbox=toolbox)
+    assert seed.write_query.signature.instructions.startswith("Write one SELECT")
+    kept = load_export(tmp_path / "tables", tools.retrievers, toolbox=toolbox)
+    assert kept.write_query.signature.instructions == "Compiled."
+    assert not hasattr(load_export(tmp_path / "tables", tools.retrievers), "write_query")
+
+
+def _orders(folder: Path) -> Path:
+    with closing(sqlite3.connect(folder / "orders.db")) as connection, connection:
+        connection.execute("CREATE TABLE orders (region TEXT)")
+    return folder / "orders.db"
 
 
 def test_saving_through_a_link_keeps_the_link(tools: Tools, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_embedder import HashEmbedder
@@ -202,3 +203,8 @@ def test_an_index_in_a_folder_that_may_only_be_read_is_searched(index: Index) ->
         parent.chmod(parent.stat().st_mode | 0o055)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.stdout == "e1024\ne1024\n", done.stderr
+
+
+def test_an_index_tells_which_documents_and_passages_it_holds(tools: Any) -> None:
+    held = ["cable", "cable#0", "zh-fan", "cable#1", "cables", "#0", "", 7]
+    assert [one in tools.index for one in held] == [True, True, True, False, False, False, False, False]

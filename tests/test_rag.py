@@ -149,7 +149,6 @@ def test_a_plan_has_three_searches_at_most_and_none_without_a_query(tools: Tools
     [
         UNREADABLE,
         {"steps": []},
-        {"steps": [{"tool": "web", "query": "x"}]},
         {"steps": [{"tool": "dense", "query": " "}]},
     ],
 )
@@ -372,7 +371,16 @@ def test_a_follow_up_is_made_to_stand_alone(tools: Tools) -> None:
 @pytest.mark.parametrize("output", [UNREADABLE, {"standalone": "  "}])
 def test_a_follow_up_that_cannot_be_condensed_is_searched_for_as_it_is(tools: Tools, output: Output) -> None:
     history = [{"role": "user", "text": "hello"}]
-    assert ask(tools, Script(output, judged(), answer()), history=history).question == PLAIN
+    question = "and what does E-1024 mean?"
+    assert ask(tools, Script(output, judged(), answer()), question, history=history).question == question
+
+
+def test_a_question_that_stands_alone_costs_no_call_and_takes_nothing_from_the_turns_before(tools: Tools) -> None:
+    history = [{"role": "user", "text": "How long is the warranty?"}, {"role": "assistant", "text": "36 months"}]
+    script = Script(judged(), answer())
+    prediction = ask(tools, script, "What does the code E-1024 mean?", history=history)
+    assert prediction.question == "What does the code E-1024 mean?"
+    assert not any("36 months" in prompt.partition("question:")[2] for prompt in script.prompts)
 
 
 def test_a_long_conversation_is_bounded() -> None:

@@ -168,6 +168,11 @@ def test_folding_is_stable(text: str) -> None:
     assert rules.bare(rules.bare(text)) == rules.bare(text)
 
 
+def test_half_characters_are_replaced_and_whole_ones_kept() -> None:
+    assert rules.repair("a\ud800b 中 😀 \ude00") == "a\ufffdb 中 😀 \ufffd"
+    assert rules.repair("plain") == "plain"
+
+
 @given(st.text(max_size=60))
 def test_no_text_breaks_a_rule(text: str) -> None:
     rules.is_small_talk(text)

@@ -1,4 +1,4 @@
-"""CLI: check, describe, split, draft and import gold sets."""
+"""CLI: check, describe, split, draft and import gold sets; report evaluations."""
 
 import argparse
 import json
@@ -61,6 +61,7 @@ def _make_parser() -> argparse.ArgumentParser:
     split.add_argument("--ratios", type=float, nargs=3, default=(4, 3, 3), metavar="R", help="shares (default 4 3 3)")
     _add_draft(commands)
     _add_import(commands)
+    _add_report(commands)
     for command in (split, commands.choices["draft"]):
         command.add_argument("--seed", type=int, default=0, metavar="N", help="(default 0)")
     return parser
@@ -95,6 +96,15 @@ def _add_import(commands: Any) -> None:
     command.add_argument("--n", type=int, metavar="N", help="at most so many cases")
     command.add_argument("--lang", default="en", metavar="L", help="(default en)")
     command.set_defaults(run=_run_import)
+
+
+def _add_report(commands: Any) -> None:
+    text = "write an evaluation as one HTML file, and its figures as PNG files"
+    command = commands.add_parser("report", help=text, description=text)
+    command.add_argument("folder", type=Path, metavar="FOLDER", help="the records, as evaluate.py --out wrote them")
+    command.add_argument("--out", type=Path, metavar="FILE", help="the HTML file (default FOLDER/report.html)")
+    command.add_argument("--plots", type=Path, metavar="DIR", help="where the PNG files go (default plots/ beside it)")
+    command.set_defaults(run=_run_report)
 
 
 def _run_check(args: argparse.Namespace) -> int:
@@ -247,6 +257,16 @@ def _run_import(args: argparse.Namespace) -> int:
     for reason, count in imported.left_out.items():
         print(f"left out {count}: {reason}", file=sys.stderr)
     print(f"{corpus}: {len(imported.documents)} documents\n{cases}: {len(imported.cases)} cases")
+    return 0
+
+
+def _run_report(args: argparse.Namespace) -> int:
+    from trainsets.plots import write_plots
+    from trainsets.report import write_report
+
+    report = write_report(args.folder, args.out)
+    plots = write_plots(args.folder, args.plots or report.parent / "plots")
+    print("\n".join(map(str, [report, *plots])))
     return 0
 
 

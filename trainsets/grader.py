@@ -1,5 +1,6 @@
 """The LM half of evaluation: faithfulness claim by claim and answer relevancy. Optional; rules come first."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,22 @@ class Grader(dspy.Module):
             return None, ()
         unsupported = tuple(claim.statement for claim in claims if not claim.supported)
         return 1 - len(unsupported) / len(claims), unsupported
+
+
+def grade_with(lm: dspy.BaseLM) -> Callable[[Case, PredictionLike], dict[str, float | None]]:
+    """Make the function that grades with this LM, for scores beside those of the rules.
+
+    Returns:
+        `graded_faithfulness` and `graded_relevancy` of a case and its prediction.
+    """
+    grader = Grader()
+
+    def grade(case: Case, prediction: PredictionLike) -> dict[str, float | None]:
+        with dspy.context(lm=lm):
+            grades = grader(case, prediction)
+        return {"graded_faithfulness": grades.faithfulness, "graded_relevancy": grades.relevancy}
+
+    return grade
 
 
 def _cited_passages(prediction: PredictionLike) -> str:

@@ -175,6 +175,11 @@ def plan_size(prediction: PredictionLike) -> int:
     return len(_first_round(prediction.hops))
 
 
+def count_rounds(prediction: PredictionLike) -> int:
+    """Count the retrieve–judge turns; searches that no judge read are one turn."""
+    return sum(hop.verdict is not None for hop in prediction.hops) or int(bool(prediction.hops))
+
+
 def judge_accuracy(case: Case, prediction: PredictionLike) -> float | None:
     """Give verdicts that agree with the gold ÷ verdicts; None without a verdict, or without gold evidence.
 
@@ -262,6 +267,7 @@ def case_scores(case: Case, prediction: PredictionLike, ks: Sequence[int] = KS) 
         "tool_f1": tool_f1(case, prediction),
         "filter_f1": filter_f1(case, prediction),
         "plan_size": float(plan_size(prediction)),
+        "rounds": float(count_rounds(prediction)),
         "judge_accuracy": judge_accuracy(case, prediction),
         "rewriter_gain": rewriter_gain(case, prediction),
         "combined": combined_score(case, prediction) if has_answer or gold_of(case) else None,

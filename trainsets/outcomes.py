@@ -114,6 +114,16 @@ def count_transitions(
     return dict(Counter((before[id_], after[id_]) for id_ in before).most_common())
 
 
+def find_ranks(gold_ids: Sequence[str], rankings: Iterable[Sequence[str]]) -> dict[str, int]:
+    """Give the best rank, from 1, that each gold id has in any of these rankings of passage ids; absent if in none."""
+    ranks: dict[str, int] = {}
+    for ranking in rankings:
+        for rank, passage_id in enumerate(ranking, start=1):
+            for id_ in gold_found(gold_ids, [passage_id]):
+                ranks[id_] = min(rank, ranks.get(id_, rank))
+    return ranks
+
+
 def _is_right(case: Case, prediction: PredictionLike) -> bool:
     if has_gold_answer(case) or not gold_of(case):
         return is_right(case, prediction.answer, prediction.abstained)

@@ -99,6 +99,12 @@ def ndcg_at_k(case: Case, ranking: Sequence[str], k: int) -> float | None:
     return case_ranking_scores(case, ranking, (k,)).get(f"ndcg_at_{k}")
 
 
+def to_retrieval_cases(cases: Iterable[Case]) -> list[Case]:
+    """Keep of each case with gold evidence what a search is measured by; the others have nothing to find."""
+    kept = ("id", "question", "gold_ids", "qrels", "kind", "lang")
+    return [Case(**{name: getattr(case, name) for name in kept}) for case in cases if gold_of(case)]
+
+
 def gold_of(case: Case) -> tuple[str, ...]:
     """List the ids that hold the evidence: `gold_ids`, or without them the `qrels` of grade 1 and up."""
     return tuple(dict.fromkeys(case.gold_ids)) or tuple(id_ for id_, grade in case.qrels.items() if grade > 0)
