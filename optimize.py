@@ -1,7 +1,6 @@
 """Compile a program: gold cases → optimizer → compiled program, measured against its seed, exported, tracked."""
 
 import argparse
-import hashlib
 import math
 import shlex
 import sys
@@ -356,6 +355,7 @@ def make_step_demos(program: "NaiveRAG", splits: "Splits") -> dict[str, list[Any
     from trainsets.cases import to_example
     from trainsets.gold import Gold, held_out_texts, holds_held_out
 
+    note(f"making step demos from {len(splits.train)} cases")
     held_out = held_out_texts(splits.held_out)
     demos = build_step_demos(
         program,
@@ -369,26 +369,19 @@ def make_step_demos(program: "NaiveRAG", splits: "Splits") -> dict[str, list[Any
 
 def open_journal(setup: Setup, program: "NaiveRAG") -> "Journal":
     """Open the journal of this very compile; limits and threads may change from one attempt to the next."""
-    from programs.export import render_prompts
     from programs.journal import Journal
-    from trainsets.cases import to_line
+    from programs.trials import name_of
 
     args, splits, index = setup.args, setup.splits, setup.tools.facts
     facts = asdict(setup.settings) | {"n_threads": None, "accept_demo": ACCEPT_DEMO, "bounds": asdict(program.bounds)}
     facts |= {"lms": [lm.model for lm in setup.lms.all], "teacher_lm": args.teacher_lm, "proposer_lm": args.proposer_lm}
     facts |= {"corpus_version": index.corpus_version, "embedder": index.embedder_fingerprint}
-    facts |= {"prompts": digest(render_prompts(program))}
-    facts |= {f"{split}_cases": digest("".join(map(to_line, getattr(splits, split)))) for split in ("train", "val")}
+    facts |= {"program": name_of(program), "train_cases": splits.digest("train"), "val_cases": splits.digest("val")}
     journal = Journal(RUNS_DIR / "compile", facts, restart=args.restart)
     if journal.recorded:
         best = max(trial.score for trial in journal.recorded)
         note(f"going on after {len(journal.recorded)} trials of an earlier attempt, best score {best:.3f}")
     return journal
-
-
-def digest(text: str) -> str:
-    """Name a text by its hash."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def make_watch(setup: Setup, journal: "Journal", tracked: "TrackedRun") -> "Watch":

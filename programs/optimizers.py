@@ -4,11 +4,12 @@ import contextlib
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import dspy
 
+from programs.journal import Trial
 from programs.meter import BudgetExceeded
 from programs.rag import NaiveRAG
 from programs.settings import SCORES_ON_VALSET, Settings
@@ -20,6 +21,8 @@ Demos = Mapping[str, Sequence[dspy.Example]]
 _MAX_ERRORS = 10  # cases that an LM refuses (too long, say); one that is down ends the compile earlier
 _INSTRUCTION_TOKENS = 800
 _SIMBA_BATCH = 16
+_MIPRO_VALSET = {"light": 100, "medium": 300, "heavy": 1000}
+_MIPRO_MINIBATCH_ABOVE = 50
 
 
 class Metric(Protocol):
@@ -70,10 +73,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A compiled program; if a budget ended the compile early, it is the best so far, and `stopped_by` says which."""
+    """A compiled program; if a budget ended the compile early, it is the best so far, and `stopped_by` says which.
+
+    `trials` are the programs that were scored on the way, in order.
+    """
 
     program: NaiveRAG
     stopped_by: str | None = None
+    trials: tuple[Trial, ...] = ()
 
     @property
     def stopped_at_budget(self) -> bool:
@@ -113,10 +120,10 @@ def compile_program(
     ):
         for stage in settings.stages:
             compiled = _run(stage, program, job)
-            if compiled.stopped_at_budget:
-                return compiled
             program = compiled.program
-    return compiled
+            if compiled.stopped_at_budget:
+                break
+    return replace(compiled, trials=tuple(job.watch.trials))
 
 
 def _run(stage: str, program: NaiveRAG, job: Job) -> Compiled:
@@ -256,7 +263,9 @@ def _mipro(program: NaiveRAG, job: Job) -> NaiveRAG:
         num_threads=settings.n_threads,
         seed=seed,
     )
-    minibatch = len(scored_on) > 50
+    if not by_trials:  # MIPROv2 would do it, and what it scores on would not be known here
+        scored_on = random.Random(seed).sample(scored_on, min(_MIPRO_VALSET[settings.auto], len(scored_on)))
+    minibatch = len(scored_on) > _MIPRO_MINIBATCH_ABOVE
     job.watch.begin("mipro", scored_on, settings.n_trials + 1 if settings.n_trials and not minibatch else None)
     best: NaiveRAG = optimizer.compile(
         program,

@@ -118,7 +118,7 @@ class Watch(BaseCallback):
             return
         score = float(self._metric(example, outputs)) if outputs is not None else 0.0
         with self._lock:
-            scores = self._scores[_name(program)]
+            scores = self._scores[name_of(program)]
             scores.append(score)
             if len(scores) == self._n_runs:
                 self.record(program, sum(scores) / len(scores), len(scores))
@@ -131,7 +131,7 @@ class Watch(BaseCallback):
                 self.best, self._best_score = program.deepcopy(), score
             number, spent = len(self.trials) + 1, round(self._cost_usd(), 6)
             trial = Trial(
-                number, self._stage, round(score, 6), n_cases, _name(program), is_best, self.budget.n_calls, spent
+                number, self._stage, round(score, 6), n_cases, name_of(program), is_best, self.budget.n_calls, spent
             )
             self.trials.append(trial)
             self._place += 1
@@ -149,5 +149,6 @@ class Watch(BaseCallback):
         return min(left, default=None)
 
 
-def _name(program: dspy.Module) -> str:
+def name_of(program: dspy.Module) -> str:
+    """Name a program by a hash of its prompts."""
     return hashlib.sha256(render_prompts(program).encode()).hexdigest()[:12]

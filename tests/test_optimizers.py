@@ -1,6 +1,7 @@
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import tiny
 from dspy.utils.exceptions import LMServerError
 from scripted_server import Request, ScriptedServer, fields_of, has_demos, question_of
 
+from programs import optimizers
 from programs.budget import Budget
 from programs.endpoint import Patience
 from programs.export import render_prompts
@@ -297,6 +299,7 @@ def test_a_budget_ends_every_optimizer_with_its_best_so_far_and_the_same_again(
         stopped, meter = compile_with(helpful, tools, SMALL[name], budget=budget, **more)
         assert stopped.stopped_by == f"the budget of {budget} LM calls is spent"
         assert meter.paid_calls <= len(helpful.requests) <= budget
+        assert all(trial.lm_calls <= budget for trial in stopped.trials)
         again, meter = compile_with(helpful, tools, SMALL[name], budget=budget, **more)
         assert (again.stopped_by, meter.paid_calls) == (stopped.stopped_by, 0)
         assert render_prompts(again.program) == render_prompts(stopped.program)
@@ -372,3 +375,26 @@ def test_bootstrapping_accepts_by_the_bool_and_candidates_are_scored_by_the_numb
             compiled = compile_program(AgenticRAG(tools.retrievers), lenient, TRAIN, DEV, SMALL[name])
             assert demos_of(compiled.program) == {}
     assert set(calls) == {True, False}
+
+
+@pytest.mark.parametrize("name", ["random-search", "simba", "gepa", "mipro"])
+def test_a_budget_holds_with_several_threads(helpful: ScriptedServer, tools: Tools, name: str) -> None:
+    helpful.seconds = 0.01
+    settings = replace(SMALL[name], n_threads=4)
+    stopped, _ = compile_with(helpful, tools, settings, budget=20)
+    assert stopped.stopped_by == "the budget of 20 LM calls is spent"
+    assert helpful.most_in_flight > 1
+    assert len(helpful.requests) <= 20 + settings.n_threads
+
+
+def test_mipro_keeps_its_best_so_far_also_where_it_scores_on_a_part_of_the_validation_cases(
+    helpful: ScriptedServer, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(optimizers._MIPRO_VALSET, "light", 2)  # for 100
+    compile_settings = Settings("mipro", max_demos=1, auto="light", seed=1)
+    first_score = compile_with(helpful, tools, compile_settings, budget=45)[0].trials[0]
+    assert first_score.n_cases == 2
+    helpful.requests.clear()
+    stopped, _ = compile_with(helpful, tools, compile_settings, budget=first_score.lm_calls + 1)
+    assert stopped.stopped_at_budget
+    assert [trial.number for trial in stopped.trials][:1] == [1]

@@ -1,10 +1,11 @@
 """The cases of a compile: train, validation and dev, apart from each other, and all that must stay unseen."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainsets.cases import Case, CaseError, list_splits, load_cases, sample
+from trainsets.cases import Case, CaseError, list_splits, load_cases, sample, to_line
 from trainsets.checks import check_leaks
 from trainsets.evaluation import check_scorable
 from trainsets.prediction import doc_of
@@ -19,6 +20,10 @@ class Splits:
     val: list[Case]
     dev: list[Case]
     held_out: list[Case]
+
+    def digest(self, split: str) -> str:
+        """Name the cases of a split by a hash of all they hold."""
+        return hashlib.sha256("".join(map(to_line, getattr(self, split))).encode()).hexdigest()[:16]
 
 
 def load_splits(
