@@ -9,6 +9,7 @@ from dspy.utils.exceptions import LMServerError
 from scripted_server import ScriptedServer
 
 from programs.budget import Budget
+from programs.endpoint import Patience
 from programs.lms import MeteredLM, Roles, bind, make_lm
 from programs.meter import BudgetExceeded
 
@@ -57,7 +58,7 @@ def test_several_answers_to_one_request_count_as_many_calls() -> None:
 
 def test_a_failed_call_counts_every_time() -> None:
     with ScriptedServer(replies={"text": lambda request: 500}) as server:
-        lm, budget = make_lm("openai/test", server.url, num_retries=0), Budget(2)
+        lm, budget = make_lm("openai/test", server.url, patience=Patience(n_retries=0)), Budget(2)
         for _ in range(2):
             with pytest.raises(LMServerError):
                 call(lm, budget, "one")

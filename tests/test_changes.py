@@ -43,7 +43,7 @@ def compiled(tools: Tools) -> AgenticRAG:
 
 def test_each_predictor_is_compared(seed: AgenticRAG, compiled: AgenticRAG) -> None:
     changes = {change.predictor: change for change in compare_programs(seed, compiled)}
-    assert set(changes) == {"answer", "condense", "judge", "plan", "rewrite"}
+    assert set(changes) == {"answer", "check", "condense", "judge", "plan", "rewrite"}
     assert [name for name, change in changes.items() if not change.is_none] == ["answer", "plan"]
     answer = changes["answer"]
     assert answer.is_reworded
@@ -65,7 +65,7 @@ def test_the_terminal_says_what_changed_in_a_line_each(seed: AgenticRAG, compile
         lines[1],
     )
     assert re.fullmatch(r"  plan      1 demo added; prompt ≈ \d+ → \d+ tokens", lines[2])
-    assert lines[3:] == ["  as before condense, judge, rewrite"]
+    assert lines[3:] == ["  as before check, condense, judge, rewrite"]
 
 
 def test_two_programs_that_say_the_same_have_no_change(

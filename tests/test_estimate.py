@@ -106,10 +106,13 @@ def test_a_real_compile_stays_within_its_plan(optimizer: str, tools: Tools) -> N
         lm = make_lm("openai/test", server.url)
         with bind(Roles(lm, lm)):
             settings = Settings(optimizer, max_demos=2, n_trials=3, seed=1)
-            compile_program(AgenticRAG(tools.retrievers), metric, train, val, settings)
+            program = AgenticRAG(tools.retrievers)
+            compile_program(program, metric, train, val, settings)
         n_runs = len(server.calls_of("citations"))
         n_written = len(server.calls_of("proposed_instruction")) + len(server.calls_of("new_instruction"))
-    plan = plan_of(optimizer, task=Task(len(train), len(val), 5, max_demos=2, n_trials=3), pass_rate=1.0)
+    plan = plan_of(
+        optimizer, task=Task(len(train), len(val), len(program.predictors()), max_demos=2, n_trials=3), pass_rate=1.0
+    )
     assert plan.n_least <= n_runs <= plan.n_seed_most + plan.n_runs
     assert n_written <= plan.n_written
 

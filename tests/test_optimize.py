@@ -369,13 +369,15 @@ def test_a_restart_asks_the_lm_anew_and_the_next_repeat_does_not(
     assert after == 0
 
 
-def test_step_demos_alone_make_a_program_without_a_call(
+def test_step_demos_alone_make_a_program_with_no_call_but_those_that_look_ahead(
     warm: WarmPython, workspace: Path, server: ScriptedServer
 ) -> None:
-    done = run(warm, workspace, server, "--optimizer", "labeled", "--max-demos", "2", "--eval-limit", "1")
+    done = run(
+        warm, workspace, server, "--optimizer", "labeled", "--max-demos", "2", "--eval-limit", "1", "--probe", "0"
+    )
     assert done.code == 0, done.err
     assert re.search(r"^step demos to choose from: answer \d, plan \d, judge \d", done.err, re.MULTILINE)
-    assert re.search(r"^demos: .*answer 2.*; 0 LM calls$", done.err, re.MULTILINE)
+    assert re.search(r"^demos: .*answer 2.*; 2 LM calls$", done.err, re.MULTILINE)  # one a role
     state = json.loads(exported(workspace))
     questions = {case["question"] for case in tiny.cases_of("train")}
     for name in ("answer", "judge"):

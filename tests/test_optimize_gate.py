@@ -103,7 +103,7 @@ def test_a_regression_is_rejected_and_replaces_nothing(warm: WarmPython, project
     gate = manifest_of(workspace / "runs" / "export-reject")["gate"]
     assert gate["verdict"] == "reject"
     assert gate["reasons"][0].startswith("reject: worse than seed")
-    assert mlflow_runs(workspace)[0]["params"]["gate"] == "reject"
+    assert mlflow_runs(workspace)[0]["tags"]["gate"] == "reject"
 
 
 def test_an_improvement_is_promoted_and_then_has_to_be_beaten(

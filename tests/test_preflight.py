@@ -7,6 +7,7 @@ import tiny
 from scripted_server import ScriptedServer
 
 from programs.compile_lms import CompileLMs
+from programs.endpoint import Patience
 from programs.estimate import Cost, Plan, Task, estimate_compile
 from programs.lms import Roles, bind, make_lm
 from programs.load import Tools
@@ -67,7 +68,7 @@ def test_an_lm_is_asked_once_for_what_the_program_will_ask_it(server: ScriptedSe
     with bind(Roles(lm, lm)):
         for name, predictor in program.named_predictors():
             assert check_lm(name, lm, predictor).level == "ok"
-    assert len(server.requests) == 5
+    assert len(server.requests) == len(program.predictors())
     assert server.calls_of("verdict")
     assert server.calls_of("steps")
 
@@ -186,7 +187,7 @@ def subject(server: ScriptedServer, tools: Tools, budget: int | None = None, **f
         usage = result.prediction.usage if result.prediction else Usage()
         return ProbeRun((result.scores.get("combined") or 0.0) >= 0.8, result.outcome, usage, result.seconds)
 
-    lm = make_lm("openai/test", server.url, Meter(budget), num_retries=0)
+    lm = make_lm("openai/test", server.url, Meter(budget), patience=Patience(n_retries=0))
     roles = Roles(lm, lm)
     lms = CompileLMs(roles, roles, fields.pop("teacher", None), fields.pop("proposer", None))
     given: dict[str, Any] = {"stages": ["bootstrap"], "task": Task(6, 0, 5), "n_probes": 2, "n_measured": (3, 3)}
