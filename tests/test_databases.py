@@ -18,6 +18,8 @@ import pytest
 from programs import duck
 from programs.databases import Database, DuckDB, PostgreSQL, QueryError, SQLite, open_database
 
+pytestmark = pytest.mark.slow
+
 FORBIDDEN = {
     "insert": "INSERT INTO orders VALUES ('x', 1)",
     "update": "UPDATE orders SET qty = 0",

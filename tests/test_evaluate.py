@@ -157,6 +157,7 @@ def summary_of(workspace: Path) -> dict[str, Any]:
     return json.loads((workspace / "runs" / "evaluation" / "summary.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_a_killed_evaluation_goes_on_where_it_was(warm: WarmPython, workspace: Path) -> None:
     cases = ("agentic", "--cases", "cases", "--split", "train")
     with ScriptedServer(ANSWERS, seconds=0.1) as slow:
@@ -224,6 +225,7 @@ def test_each_program_is_compared_with_the_first_and_all_with_a_baseline(
     assert summary["programs"][0]["score_interval"]["n"] == 6
 
 
+@pytest.mark.slow
 def test_the_gate_judges_the_last_program_and_a_rejected_one_is_exit_code_one(
     warm: WarmPython, workspace: Path
 ) -> None:

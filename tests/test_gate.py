@@ -214,6 +214,7 @@ def bad_teacher() -> Iterator[ScriptedServer]:
         yield server
 
 
+@pytest.mark.slow
 def test_a_planted_regression_on_the_real_program_is_rejected(tools: Tools, bad_teacher: ScriptedServer) -> None:
     with ScriptedServer(GOLD, replies={"answer": parrot}) as server:
         trial = compile_and_run(tools, server, bad_teacher)
@@ -223,6 +224,7 @@ def test_a_planted_regression_on_the_real_program_is_rejected(tools: Tools, bad_
     assert texts(result, "reject")[0].startswith("worse than seed: -0.")
 
 
+@pytest.mark.slow
 def test_a_planted_improvement_on_the_real_program_is_promoted(tools: Tools) -> None:
     hard = frozenset(case.question for case in DEV[::2])
     with ScriptedServer(GOLD, needs_demos=hard) as server:

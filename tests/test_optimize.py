@@ -32,6 +32,8 @@ from warm_python import Command, Done, WarmPython
 
 import optimize
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = {question: answer for question, (answer, _, _) in tiny.ANSWERS.items()}
 HARD = frozenset(list(ANSWERS)[4:9])  # answered only with demos, which leaves something to win
 

@@ -13,6 +13,8 @@ from scripted_server import Request, ScriptedServer, has_demos, question_of
 from test_optimize import mlflow_runs, run
 from warm_python import WarmPython
 
+pytestmark = pytest.mark.slow
+
 DEV = [
     case | {"id": f"{case['id']}-{n}", "question": f"{case['question']} ({n})"}
     for case in tiny.cases_of("dev")

@@ -25,6 +25,8 @@ from programs.trials import Watch
 from trainsets.cases import Case, to_example
 from trainsets.metrics import combined_score
 
+pytestmark = pytest.mark.slow
+
 ANSWERS = {question: answer for question, (answer, _, _) in tiny.ANSWERS.items()}
 TRAIN = [to_example(Case.model_validate_json(line)) for line in map(tiny.line_of, tiny.cases_of("train"))]
 DEV = [to_example(Case.model_validate_json(line)) for line in map(tiny.line_of, tiny.cases_of("dev"))]

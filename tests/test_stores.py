@@ -20,7 +20,7 @@ from mlflow.tracking import MlflowClient
 from programs.tracking import track
 from programs.tracking.versions import exported, find
 
-pytestmark = pytest.mark.xdist_group("stores")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("stores")]
 _DEBIAN = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 _BINARIES = Path(found).parent if (found := shutil.which("initdb")) else _DEBIAN[-1] if _DEBIAN else None
 

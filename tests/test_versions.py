@@ -36,6 +36,7 @@ from programs.tracking.versions import (
     roll_back,
 )
 
+pytestmark = pytest.mark.slow
 NAME = "agentic-tiny"
 ANSWERS = {question: answer for question, (answer, _, _) in tiny.ANSWERS.items()}
 
