@@ -12,7 +12,7 @@ demo: .venv/installed-local
 	$(BIN)/python -m programs ask "Which lot did the bad relays of INC-778832 come from?" --index runs/index --program runs/export --show-hops
 
 test: .venv/installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not llm and not spark"
 	$(BIN)/python -m pytest -m "llm or spark" -n 0
 
 env: .venv/installed-dev
