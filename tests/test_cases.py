@@ -98,13 +98,21 @@ def test_a_bad_line_is_named_by_file_line_and_field(tmp_path: Path, text: str | 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("question", "lang"), [("How tight?", "en"), ("P-100 用什么润滑油?", "zh")])
+def test_a_case_without_a_language_has_that_of_its_question(tmp_path: Path, question: str, lang: str) -> None:
+    path = write(
+        tmp_path / "cases.jsonl", line(question=question) + "\n" + line(id="named", question=question, lang="fr")
+    )
+    assert [case.lang for case in load_cases(path)] == [lang, "fr"]
+
+
 def test_a_folder_and_a_split_pick_the_file(tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", line(id="t"))
     write(tmp_path / "dev.jsonl", line(id="d"))
     assert load_cases(tmp_path, "dev")[0].id == "d"
     with pytest.raises(CaseError, match="split test is not there, expected one of: dev, train"):
         load_cases(tmp_path, "test")
-    with pytest.raises(CaseError, match="none given"):
+    with pytest.raises(CaseError, match=r"name a split of it \(--split\), expected one of: dev, train"):
         load_cases(tmp_path)
 
 

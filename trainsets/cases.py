@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails
 
+from trainsets.normalize import has_chinese
 from trainsets.rows import RowsError, read_csv, read_hub, read_table, without_nulls
 
 if TYPE_CHECKING:
@@ -57,10 +58,15 @@ class Case(BaseModel):
     gold_spans: Texts = Field(default=(), repr=False)
     meta: dict[str, JsonValue] = Field(default={}, repr=False)
     kind: str = Field(default="", repr=False)
-    lang: str = Field(default="", repr=False)
+    lang: str = Field(default_factory=lambda fields: _language_of(fields.get("question", "")), repr=False)
     tools: Texts = Field(default=(), repr=False)
     filters: dict[str, JsonValue] | None = Field(default=None, repr=False)
     history: tuple[Turn, ...] = Field(default=(), repr=False)
+
+
+def _language_of(question: str) -> str:
+    """Name the language of a case that does not: without it, Chinese would not be sampled, split and shown apart."""
+    return "zh" if has_chinese(question) else "en"
 
 
 Result = tuple[int, Case | CaseError]
@@ -127,7 +133,8 @@ def file_of_split(folder: Path, split: str | None) -> Path:
     found = {p.stem: p for p in sorted(folder.iterdir(), reverse=True) if p.suffix in SUFFIXES}
     if split not in found:
         there = ", ".join(sorted(found)) or "no case file at all"
-        raise CaseError(f"{folder}: split {split or '(none given)'} is not there, expected one of: {there}")
+        what = "a folder, so name a split of it (--split)" if split is None else f"split {split} is not there"
+        raise CaseError(f"{folder}: {what}, expected one of: {there}")
     return found[split]
 
 
@@ -140,7 +147,9 @@ def write_cases(path: Path, cases: Iterable[Case]) -> None:
 
 def to_line(case: Case) -> str:
     """Give the line of a case file that a case came from, or would come from."""
-    return json.dumps(case.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False) + "\n"
+    return (
+        json.dumps(case.model_dump(mode="json", exclude_defaults=True, exclude_unset=True), ensure_ascii=False) + "\n"
+    )
 
 
 def iter_results(path: Path) -> Iterator[Result]:

@@ -103,6 +103,11 @@ def tokens(text: str) -> tuple[str, ...]:
     return tuple(part for token in _TOKEN.findall(normalize(text)) for part in _date_parts(token))
 
 
+def has_chinese(text: str) -> bool:
+    """Tell whether a text holds a Chinese character."""
+    return _CJK.search(text) is not None
+
+
 def _date_parts(token: str) -> tuple[str, ...]:
     match = _ISO.fullmatch(token)
     if not match or int(match["m"]) > 12:
