@@ -143,8 +143,15 @@ def run_guarded(run: Callable[[], int]) -> int:
     except (Exception, EndpointDown) as error:
         if not _is_known(error):
             raise
-        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        sys.stderr.write(f"error: {in_one_line(error)}\n")
         return 2
+
+
+def in_one_line(error: BaseException) -> str:
+    """Say what was wrong in one line; for what the file system refused, the path first and no error number."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())
 
 
 def _is_known(error: BaseException) -> bool:

@@ -361,4 +361,10 @@ def check(*lms: MeteredLM) -> None:
             if lm.fallback is not None:
                 check(lm.fallback)
                 continue
-            raise LMError(f"no answer from {lm.label}: {error}; check --lm, --api-base and the key") from error
+            raise LMError(f"no answer from {lm.label}: {_reason(error)}; check --lm, --api-base and the key") from error
+
+
+def _reason(error: LMError) -> str:
+    """Leave out what only a caller of `dspy.LM` can use: its name for the server, and its keyword for the key."""
+    text = re.sub(r"^\[[^\]]*\] ", "", " ".join(str(error).split()))
+    return text.partition(", or pass api_key=")[0].rstrip(".")

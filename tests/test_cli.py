@@ -102,6 +102,11 @@ def test_a_known_error_is_one_line_and_exit_code_two(error: BaseException, capsy
     assert captured.err.count("\n") == 1
 
 
+def test_a_file_that_is_not_there_is_named_without_its_error_number(capsys: pytest.CaptureFixture[str]) -> None:
+    run_guarded(raises(FileNotFoundError(2, "No such file or directory", "x.toml")))
+    assert capsys.readouterr().err == "error: x.toml: No such file or directory\n"
+
+
 def test_an_unknown_error_is_a_defect_and_goes_up() -> None:
     with pytest.raises(KeyError):
         run_guarded(raises(KeyError("x")))

@@ -102,8 +102,16 @@ def test_a_dead_endpoint_is_one_error_that_names_the_lm_and_the_flags() -> None:
     with ScriptedServer() as server:
         pass
     lm = make_lm("openai/test", server.url)
-    with pytest.raises(LMError, match=r"no answer from openai/test: .*refused.*check --lm, --api-base and the key"):
+    with pytest.raises(
+        LMError, match=r"no answer from openai/test: fail.*refused; check --lm, --api-base and the key$"
+    ):
         check(lm)
+
+
+def test_a_missing_key_is_told_without_what_only_python_code_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(LMError, match=r"Set OPENAI_API_KEY in the environment; check --lm, --api-base and the key$"):
+        check(make_lm("openai/gpt-5-mini"))
 
 
 def test_check_goes_past_the_cache_and_calls_an_lm_of_two_roles_once() -> None:
