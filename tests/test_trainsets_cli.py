@@ -52,12 +52,23 @@ def test_help_comes_at_once(command: tuple[str, ...]) -> None:
 def test_a_clean_set_passes_and_a_defect_fails_the_check(tmp_path: Path, corpus: Path) -> None:
     cases = lines(tmp_path / "cases.jsonl", GOOD)
     clean = run("check", cases, "--corpus", corpus)
-    assert (clean.returncode, clean.stdout) == (0, "1 cases: 0 errors, 0 doubts\n")
+    assert (clean.returncode, clean.stdout) == (0, "1 case: 0 errors, 0 doubts\n")
     lines(cases, GOOD, GOOD | {"id": "2", "question": "And what is it for?", "answer": ["48 V"]})
     broken = run("check", cases, "--corpus", corpus)
     assert broken.returncode == 1
     assert "error: 2: no gold document holds 48 V" in broken.stdout
     assert "evidence not checked, give --corpus" in run("check", cases).stdout
+
+
+def test_cases_that_are_not_there_and_an_lm_that_is_down_are_one_line(tmp_path: Path, corpus: Path) -> None:
+    missing = run("check", tmp_path / "none")
+    assert (missing.returncode, missing.stderr.count("\n")) == (2, 1)
+    assert "none: no such file or folder" in missing.stderr
+    out, address = tmp_path / "drafts.jsonl", "http://127.0.0.1:9/v1"
+    down = run("draft", corpus, "--out", out, "--lm", "openai/test", "--api-base", address)
+    assert (down.returncode, down.stdout, down.stderr.count("\n")) == (2, "", 1)
+    assert "no answer from openai/test" in down.stderr
+    assert not out.exists()
 
 
 def test_every_bad_line_is_shown_and_the_good_ones_are_still_checked(tmp_path: Path) -> None:

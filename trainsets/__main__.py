@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from programs.cli import in_one_line, show_table
+
 if TYPE_CHECKING:
     from trainsets.cases import Case
     from trainsets.checks import Finding
@@ -37,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not _is_known(error):
             raise
-        print(f"error: {str(error).splitlines()[0]}", file=sys.stderr)
+        print(f"error: {in_one_line(error)}", file=sys.stderr)
         return 2
 
 
@@ -68,7 +70,7 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def _add(commands: Any, name: str, run: Callable[..., int], text: str) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     command.add_argument("cases", type=Path, metavar="FILE", help="a case file, or a folder with one a split")
     command.set_defaults(run=run)
     return command
@@ -76,7 +78,7 @@ def _add(commands: Any, name: str, run: Callable[..., int], text: str) -> argpar
 
 def _add_draft(commands: Any) -> None:
     text = "draft cases from documents with an LM, for human review"
-    draft = commands.add_parser("draft", help=text, description=text)
+    draft = commands.add_parser("draft", help=text, description=f"{text[0].upper()}{text[1:]}.")
     draft.add_argument("corpus", type=Path, metavar="CORPUS", help="a corpus, or an index")
     draft.add_argument("--n", type=int, default=50, metavar="N", help="cases wanted (default 50)")
     draft.add_argument("--out", type=Path, required=True, metavar="FILE", help="the new case file, written as it grows")
@@ -87,7 +89,7 @@ def _add_draft(commands: Any) -> None:
 
 def _add_import(commands: Any) -> None:
     text = "bring HotpotQA, MuSiQue or a BEIR set into corpus.jsonl and cases.jsonl"
-    command = commands.add_parser("import", help=text, description=text)
+    command = commands.add_parser("import", help=text, description=f"{text[0].upper()}{text[1:]}.")
     command.add_argument("format", choices=("hotpotqa", "musique", "beir"))
     command.add_argument("source", metavar="SOURCE", help="a file (beir: a folder), or an id on the hub")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="the new folder")
@@ -100,7 +102,7 @@ def _add_import(commands: Any) -> None:
 
 def _add_report(commands: Any) -> None:
     text = "write an evaluation as one HTML file, and its figures as PNG files"
-    command = commands.add_parser("report", help=text, description=text)
+    command = commands.add_parser("report", help=text, description=f"{text[0].upper()}{text[1:]}.")
     command.add_argument("folder", type=Path, metavar="FOLDER", help="the records, as evaluate.py --out wrote them")
     command.add_argument("--out", type=Path, metavar="FILE", help="the HTML file (default FOLDER/report.html)")
     command.add_argument("--plots", type=Path, metavar="DIR", help="where the PNG files go (default plots/ beside it)")
@@ -123,6 +125,8 @@ def _run_check(args: argparse.Namespace) -> int:
 def _files(path: Path) -> dict[str, Path]:
     from trainsets.cases import file_of_split, list_splits
 
+    if not path.exists():
+        raise UsageError(f"{path}: no such file or folder, expected gold cases")
     if not path.is_dir():
         return {path.stem: path}
     names = list_splits(path)
@@ -157,8 +161,13 @@ def _report(findings: Sequence["Finding"], n_cases: int, args: argparse.Namespac
         for finding in sorted(findings, key=lambda finding: finding.level, reverse=True):
             print(f"{finding.level}: {finding.case_id + ': ' if finding.case_id else ''}{finding.what}")
         unseen = "" if args.corpus else "; evidence not checked, give --corpus"
-        print(f"{n_cases} cases: {counts['error']} errors, {counts['doubt']} doubts{unseen}")
+        found = f"{_n(counts['error'], 'error')}, {_n(counts['doubt'], 'doubt')}"
+        print(f"{_n(n_cases, 'case')}: {found}{unseen}")
     return int(bool(counts["error"] or (args.strict and counts["doubt"])))
+
+
+def _n(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _run_stats(args: argparse.Namespace) -> int:
@@ -168,19 +177,16 @@ def _run_stats(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(_count(splits), ensure_ascii=False, indent=1))
         return 0
-    from rich.console import Console
-    from rich.table import Column, Table
-
-    langs = sorted({case.lang or "?" for cases in splits.values() for case in cases})
+    counts = Counter(
+        (name, case.lang or "?", case.kind or "(none)") for name, cases in splits.items() for case in cases
+    )
+    langs = sorted({lang for _, lang, _ in counts})
     columns = [(name, lang) for name in splits for lang in langs]
-    table = Table(Column("kind", no_wrap=True), title=str(args.cases))
-    for heading in [*(f"{name} {lang}" for name, lang in columns), "all"]:
-        table.add_column(heading, justify="right")
-    counts = Counter((name, case.lang or "?", case.kind or "?") for name, cases in splits.items() for case in cases)
+    rows = []
     for kind in [*sorted({kind for _, _, kind in counts}), "all"]:
         cells = [sum(n for (s, g, k), n in counts.items() if (s, g) == c and kind in (k, "all")) for c in columns]
-        table.add_row(kind, *(str(n or "-") for n in cells), str(sum(cells)))
-    Console().print(table)
+        rows.append([kind, *(n or "–" for n in cells), sum(cells)])
+    show_table(str(args.cases), ["kind", *(f"{name} {lang}" for name, lang in columns), "all"], rows)
     return 0
 
 
@@ -211,7 +217,7 @@ def _run_split(args: argparse.Namespace) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     for name, path in paths.items():
         write_cases(path, splits[name])
-        print(f"{path}: {len(splits[name])} cases")
+        print(f"{path}: {_n(len(splits[name]), 'case')}")
     return 0
 
 
@@ -223,11 +229,12 @@ def _run_draft(args: argparse.Namespace) -> int:
     import dspy
 
     from programs.adapter import LeanJSONAdapter
-    from programs.lms import make_lm
+    from programs.lms import check, make_lm
     from trainsets.cases import to_line
     from trainsets.drafting import DraftLog, draft_cases
 
     lm, notes, kept = make_lm(args.lm, args.api_base), DraftLog(), 0
+    check(lm)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     try:
         with dspy.context(lm=lm, adapter=LeanJSONAdapter()), _progress(args.n, notes) as advance:
