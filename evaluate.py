@@ -4,7 +4,7 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from trainsets.comparison import Comparison
     from trainsets.gate import GateResult
     from trainsets.ladder import Rung
+    from trainsets.records import Scored
     from trainsets.results import CaseResult
 
 GRADER_TOKENS = 1200  # room for an answer that is taken apart claim by claim
@@ -106,12 +107,10 @@ class Bench:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate each program in turn, write records, summary and report, print tables, say whether it passed."""
+    """Check and open everything that the flags name, then evaluate in a folder that no other process writes."""
+    from retrievers.locks import FolderBusy, hold_lock
     from trainsets.comparison import check_same_set
-    from trainsets.gate import say
-    from trainsets.ladder import compare_rungs, compare_with, find_failures
-    from trainsets.records import read_baseline, write_summary
-    from trainsets.report import write_report
+    from trainsets.records import read_baseline
 
     check_gate_flags(args)
     cases = choose_cases(args)
@@ -121,8 +120,20 @@ def run(args: argparse.Namespace) -> int:
     tools = open_corpus(args)
     programs = {spec: choose_program(args, spec, tools) for spec in args.programs}
     bench = Bench(args, cases, tools, *choose_lms(args))
-    args.out.mkdir(parents=True, exist_ok=True)
-    names = short_names(args.programs)
+    with hold_lock(args.out, "evaluation", FolderBusy):
+        return climb_all(bench, programs, baseline)
+
+
+def climb_all(
+    bench: Bench, programs: "Mapping[str, NaiveRAG | RetrievalOnly]", baseline: "Sequence[Scored]"
+) -> int:
+    """Evaluate each program in turn, write records, summary and report, print tables, say whether it passed."""
+    from trainsets.gate import say
+    from trainsets.ladder import compare_rungs, compare_with, find_failures
+    from trainsets.records import write_summary
+    from trainsets.report import write_report
+
+    args, names = bench.args, short_names(bench.args.programs)
     rungs = [climb(bench, spec, names[spec], program) for spec, program in programs.items()]
     among = compare_rungs(rungs)
     against = compare_with(rungs, str(args.baseline), baseline) if baseline else []

@@ -145,6 +145,7 @@ def run(args: argparse.Namespace) -> int:
     from programs.load import load_program
     from programs.preflight import CompileRefusedError
     from programs.tracking import experiment_name, track
+    from retrievers.locks import hold_lock
 
     setup = set_up(args)
     champion = {"champion": load_program(args.champion, setup.tools)} if args.champion else {}
@@ -163,7 +164,9 @@ def run(args: argparse.Namespace) -> int:
             tracked.rename(f"{name} · refused")
             return 1
         facts |= {"stopped_at_budget": compiled.stopped_at_budget, "stopped_by": compiled.stopped_by}
-        return finish(setup, {"seed": setup.program, "compiled": compiled.program, **champion}, facts, tracked, name)
+        programs = {"seed": setup.program, "compiled": compiled.program, **champion}
+        with hold_lock(RUNS_DIR / "compile", "measurement", wait=note):
+            return finish(setup, programs, facts, tracked, name)
 
 
 def log_setup(setup: Setup, facts: Mapping[str, Any], tracked: "TrackedRun") -> None:

@@ -22,18 +22,19 @@ def read_records(path: Path) -> dict[str, Record]:
         FileNotFoundError: No such file.
         RecordError: A line is no JSON, or is no record.
     """
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
     try:
         return {"": _check(json.loads(text), str(path))}
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         pass  # not one JSON text: lines of them
     records: dict[str, Record] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    # Not `splitlines`: texts of a corpus hold other line ends of Unicode, which JSON leaves as they are.
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
                 one = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise RecordError(f"{path}:{number}: no JSON: {error.msg}") from None
+            except (json.JSONDecodeError, RecursionError) as error:
+                raise RecordError(f"{path}:{number}: no JSON: {error}") from None
             case_id = str(one.get("id", f"line {number}")) if isinstance(one, dict) else ""
             records[case_id] = _check(one, f"{path}:{number}")
     if not records:
@@ -115,12 +116,18 @@ def _tell_hop(number: int, hop: Record) -> list[str]:
 
 def _check(one: Any, place: str) -> Record:
     if isinstance(one, dict) and "prediction" in one:  # a line of an evaluation
-        one = one["prediction"] or {"error": one.get("error") or "no reason was recorded"}
-        if set(one) == {"error"}:
-            return dict(one)
+        if one["prediction"] is None:
+            return {"error": str(one.get("error") or "no reason was recorded")}
+        one = one["prediction"]
     missing = sorted(_NEEDED - set(one)) if isinstance(one, dict) else sorted(_NEEDED)
     if missing:
         raise RecordError(f"{place}: no record of a run: {missing[0]} is missing; make one with ask --json")
+    try:
+        tell(one)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RecordError(
+            f"{place}: no record of a run ({type(error).__name__}: {error}); make one with ask --json"
+        ) from None
     return dict(one)
 
 

@@ -1,10 +1,10 @@
-"""Who writes an index and who reads it: file locks that the system drops when a process dies."""
+"""Who writes a folder and who reads an index: file locks that the system drops when a process dies."""
 
 import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -13,16 +13,28 @@ LOCK = "LOCK"
 _LEASE = "LEASE"
 
 
-class IndexBusy(RuntimeError):  # noqa: N818
+class FolderBusy(RuntimeError):  # noqa: N818
+    """Another process is writing the folder."""
+
+
+class IndexBusy(FolderBusy):
     """Another process is writing the index."""
 
 
 @contextmanager
-def hold_lock(path: Path) -> Iterator[None]:
-    """Be the only writer of the index at `path`, whose folder is made when missing.
+def hold_lock(
+    path: Path, what: str = "index", busy: type[FolderBusy] = IndexBusy, wait: Callable[[str], None] | None = None
+) -> Iterator[None]:
+    """Be the only writer of the folder at `path`, which is made when missing.
+
+    Args:
+        path: The folder.
+        what: What it holds, for messages.
+        busy: Raised if another process writes it.
+        wait: Told who writes it, to wait for that process instead of raising.
 
     Raises:
-        IndexBusy: Another process is; the message names it.
+        FolderBusy: Another process is writing it; the message names it.
     """
     path.mkdir(parents=True, exist_ok=True)
     with (path / LOCK).open("a+b") as file:
@@ -30,8 +42,11 @@ def hold_lock(path: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            holder = file.read().decode().strip() or "another process"
-            raise IndexBusy(f"{path}: {holder} is writing this index; wait for it or stop it") from None
+            holder = file.read().decode(errors="replace").strip() or "another process"
+            if wait is None:
+                raise busy(f"{path}: {holder} is writing this {what}; wait for it or stop it") from None
+            wait(f"{path}: waiting for {holder}, which is writing this {what}")
+            fcntl.flock(file, fcntl.LOCK_EX)
         file.truncate(0)
         file.write(f"process {os.getpid()} (since {time.strftime('%Y-%m-%d %H:%M:%S')})\n".encode())
         file.flush()

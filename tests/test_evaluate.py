@@ -52,7 +52,7 @@ def test_programs_are_rows_of_a_table_with_records_and_a_run_each(
     assert [line.split()[0] for line in lines if "0.0000" in line] == ["naive", "runs/export"]
     records = workspace / "runs" / "evaluation"
     written = {path.name for path in records.iterdir()}
-    assert written == {"naive.jsonl", "export.jsonl", "summary.json", "report.html"}
+    assert written == {"naive.jsonl", "export.jsonl", "summary.json", "report.html", "LOCK"}
     assert f"to look at: {Path('runs/evaluation/report.html')}" in done.err
     first = json.loads((records / "export.jsonl").read_text(encoding="utf-8").splitlines()[0])
     assert (first["id"], first["outcome"], first["prediction"]["stop_reason"]) == ("dev-0", "right", "sufficient")

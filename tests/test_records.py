@@ -113,6 +113,34 @@ def test_a_broken_line_before_the_last_names_its_place(records: Path) -> None:
         find(records)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scores": []}, "scores: input should be a valid dictionary"),
+        ({"scores": {"combined": float("nan")}}, "scores.combined: input should be a finite number"),
+        ({"seconds": "x"}, "seconds: input should be a valid number"),
+        ({"outcome": "fine"}, "outcome: input should be 'right'"),
+        ({"error": 3}, "error: input should be a valid string"),
+        ({"prediction": 5}, "prediction: TypeError"),
+        ({"prediction": {}}, "prediction: KeyError: 'context'"),
+        ({"prediction": {"context": [], "hops": [{"a": 1}], "usage": {}}}, "prediction: "),
+    ],
+)
+def test_a_record_that_was_edited_by_hand_names_its_place(records: Path, change: dict[str, Any], message: str) -> None:
+    first, second = lines_of(result(CASES[0])), json.loads(lines_of(result(CASES[1])))
+    records.write_text(first + json.dumps(second | change) + "\n", encoding="utf-8")
+    with pytest.raises(RecordError) as wrong:
+        find(records)
+    assert str(wrong.value).startswith(f"{records}:2: not as it was written ({message}")
+    assert "--restart" in str(wrong.value)
+
+
+def test_what_an_editor_puts_before_the_first_line_is_left_out(records: Path) -> None:
+    line = lines_of(result(CASES[0]))
+    records.write_text("\ufeff" + line, encoding="utf-8")
+    assert find(records)[0]["c0"].line == line
+
+
 def test_a_baseline_is_what_a_comparison_needs_of_the_records(records: Path) -> None:
     records.write_text(lines_of(result(CASES[0]), result(CASES[1], error="x", scores={}, outcome="errored")))
     first, second = read_baseline(records)
@@ -128,8 +156,12 @@ FIELDS = '{"id": "a", "question": "q", "kind": "", "lang": "", '
     [
         ("", "no records in it"),
         ("[1]\n", ":1: not a record"),
-        ('{"id": "a"}\n', r":1: not a record of an evaluation \('question'\)"),
-        (FIELDS + '"scores": {}, "outcome": "fine"}\n', "outcome 'fine'"),
+        ('{"id": "a"}\n', r":1: not a record of an evaluation \(question: field required\)"),
+        (FIELDS + '"scores": {}, "outcome": "fine"}\n', "outcome: input should be 'right'"),
+        (FIELDS + '"scores": {"combined": NaN}, "outcome": "right"}\n', "scores.combined: input should be a finite number"),
+        (FIELDS + '"scores": {"combined": true}, "outcome": "right"}\n', "scores.combined: input should be a valid number"),
+        (2 * (FIELDS + '"scores": {}, "outcome": "right"}\n'), ':2: id: "a" stands there already'),
+        ("[" * 100_000 + "\n", ":1: not a record; expected the records of an evaluation"),
         (FIELDS + '"scores": [], "outcome": "right"}\n', ":1: not a record"),
     ],
 )

@@ -108,6 +108,12 @@ def test_an_abstention_and_an_error_are_told() -> None:
         ("[]", "no record of a run"),
         ("3", "no record of a run"),
         ('{"question": "q"}', "answer is missing; make one with ask --json"),
+        ("[" * 100_000, ":1: no JSON"),
+        ('{"prediction": 5}', "no record of a run: answer is missing"),
+        (json.dumps(record(hops=5)), "no record of a run (TypeError: "),
+        (json.dumps(record(hops=[{"a": 1}])), "no record of a run (KeyError: 'tool'); make one with ask --json"),
+        (json.dumps(record(usage=[])), "no record of a run (TypeError: "),
+        (json.dumps(record(context=[3])), "no record of a run (TypeError: "),
     ],
 )
 def test_what_is_no_record_is_one_line(tmp_path: Path, text: str, error: str) -> None:
@@ -117,6 +123,16 @@ def test_what_is_no_record_is_one_line(tmp_path: Path, text: str, error: str) ->
         read_records(path)
     assert str(wrong.value).startswith(str(path))
     assert error in str(wrong.value)
+
+
+def test_line_ends_that_only_unicode_knows_and_a_mark_of_an_editor_break_no_record(tmp_path: Path) -> None:
+    lines = [{"id": name, "prediction": record(answer=f"{name}\u2028\x85 x"), "error": None} for name in ("a", "b")]
+    path = write(tmp_path / "runs.jsonl", *lines)
+    path.write_text("\ufeff" + path.read_text(encoding="utf-8").replace("\n", "\r\n"), encoding="utf-8", newline="")
+    assert {name: one["answer"] for name, one in read_records(path).items()} == {
+        "a": "a\u2028\x85 x",
+        "b": "b\u2028\x85 x",
+    }
 
 
 def test_no_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,7 @@ program are in `<name>.repeat-2.jsonl` and so on. A record:
   first), and `slices` (`by`, `value`, `n`, `baseline`, `program`, `difference`, `interval`).
 """
 
+import codecs
 import hashlib
 import json
 import os
@@ -39,11 +40,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
+
 from trainsets.cases import Case
-from trainsets.outcomes import OUTCOMES, OutcomeName
+from trainsets.outcomes import OutcomeName
 from trainsets.results import MAIN, CaseResult
 
 FORMAT = 1
+_REMEDY = "repair the line, or start over with --restart"
 SUMMARY = "summary.json"
 
 Describe = Callable[[Any], Mapping[str, Any]]
@@ -52,6 +56,29 @@ Revive = Callable[[Mapping[str, Any]], Any]
 
 class RecordError(ValueError):
     """A file of records that can't be used; one line with file, line and what was expected."""
+
+
+class _Measured(BaseModel):
+    """What a comparison reads of a record."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, allow_inf_nan=False)
+
+    id: str
+    question: str
+    kind: str
+    lang: str
+    outcome: OutcomeName
+    scores: dict[str, float | None]
+
+
+class _Remeasured(_Measured):
+    """What a record has to say of a result that is taken again, beside its prediction."""
+
+    error: str | None
+    seconds: NonNegativeFloat
+    rank: int | None
+    detail: str
+    grading_error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +132,19 @@ def to_line(result: CaseResult, key: str, describe: Describe) -> str:
 
 
 def to_result(record: Mapping[str, Any], case: Case, revive: Revive) -> CaseResult:
-    """Build the result of `case` that `to_line` wrote; `revive` undoes what `describe` did to the prediction."""
-    return CaseResult(
-        case=case,
-        prediction=None if record["prediction"] is None else revive(record["prediction"]),
-        scores=record["scores"],
-        outcome=record["outcome"],
-        error=record["error"],
-        seconds=record["seconds"],
-        rank=record["rank"],
-        detail=record["detail"],
-        grading_error=record["grading_error"],
-    )
+    """Build the result of `case` that `to_line` wrote; `revive` undoes what `describe` did to the prediction.
+
+    Raises:
+        RecordError: Something else wrote it, or changed it since.
+    """
+    try:
+        told = _Remeasured.model_validate(record).model_dump(exclude={"id", "question", "kind", "lang"})
+        prediction = None if record["prediction"] is None else revive(record["prediction"])
+    except ValidationError as error:
+        raise RecordError(_explain(error)) from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"prediction: {type(error).__name__}: {error}") from None
+    return CaseResult(case=case, prediction=prediction, **told)
 
 
 def part_of(records: Path) -> Path:
@@ -139,18 +167,23 @@ def find_finished(
         warn: Told what could not be used.
 
     Raises:
-        RecordError: A line before the last one is broken.
+        RecordError: A line before the last one is broken, or a record of these settings is not as it was written.
     """
     wanted = {case.id: case for case in cases}
     found: dict[str, Finished] = {}
     for path in (part_of(records), records):
         n_other = 0
-        for line, record in _read_records(path, warn) if path.is_file() else ():
+        for number, line, record in _read_records(path, warn) if path.is_file() else ():
             case = wanted.get(record["id"])
             if case is None or record.get("key") != keys[case.id]:
                 n_other += 1
-            elif record["error"] is None:
-                found.setdefault(case.id, Finished(to_result(record, case, revive), line))
+                continue
+            try:
+                result = to_result(record, case, revive)
+            except RecordError as error:
+                raise RecordError(f"{path}:{number}: not as it was written ({error}); {_REMEDY}") from None
+            if result.error is None:
+                found.setdefault(case.id, Finished(result, line))
         if n_other and path != records:
             warn(f"{path}: {n_other} unfinished records of other settings are replaced")
     return found
@@ -165,10 +198,14 @@ def read_baseline(path: Path) -> list[Scored]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file, expected the records of an evaluation (<out>/<program>.jsonl)")
-    scored = [_to_scored(path, number, record) for number, (_, record) in enumerate(_read_records(path), start=1)]
+    scored: dict[str, Scored] = {}
+    for number, _, record in _read_records(path):
+        if record["id"] in scored:
+            raise RecordError(f'{path}:{number}: id: "{record["id"]}" stands there already, expected one record a case')
+        scored[record["id"]] = _to_scored(path, number, record)
     if not scored:
         raise RecordError(f"{path}: no records in it, expected the records of an evaluation")
-    return scored
+    return list(scored.values())
 
 
 def scored_of(results: Iterable[CaseResult]) -> list[Scored]:
@@ -192,28 +229,31 @@ def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
 
 def _to_scored(path: Path, number: int, record: Mapping[str, Any]) -> Scored:
     try:
-        id_, question, kind, lang = (str(record[name]) for name in ("id", "question", "kind", "lang"))
-        score, outcome = record["scores"].get(MAIN), record["outcome"]
-        if outcome not in OUTCOMES or not isinstance(score, float | int | None):
-            raise TypeError(f"outcome {outcome!r} with score {score!r}")
-        return Scored(id_, question, kind, lang, outcome, score)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RecordError(f"{path}:{number}: not a record of an evaluation ({error})") from None
+        one = _Measured.model_validate(record)
+    except ValidationError as error:
+        raise RecordError(f"{path}:{number}: not a record of an evaluation ({_explain(error)})") from None
+    return Scored(one.id, one.question, one.kind, one.lang, one.outcome, one.scores.get(MAIN))
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg'][:1].lower()}{first['msg'][1:]}"
 
 
 def _read_records(
     path: Path, warn_of_torn: Callable[[str], None] | None = None
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Read the lines of a file with their records; given `warn_of_torn`, a broken last line is told and dropped."""
-    lines = path.read_bytes().splitlines(keepends=True)
+) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Read number, text and record of each line; given `warn_of_torn`, a broken last line is told and dropped."""
+    lines = path.read_bytes().removeprefix(codecs.BOM_UTF8).splitlines(keepends=True)
+    remedy = _REMEDY if warn_of_torn else "expected the records of an evaluation (<out>/<program>.jsonl)"
     for number, line in enumerate(lines, start=1):
         record = _parse(line)
         if record is not None:
-            yield line.decode(), record
+            yield number, line.decode(), record
         elif warn_of_torn and number == len(lines):
             warn_of_torn(f"{path}: the last line is torn and left out; its case runs again")
         else:
-            raise RecordError(f"{path}:{number}: not a record; repair the line, or start over with --restart")
+            raise RecordError(f"{path}:{number}: not a record; {remedy}")
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
@@ -221,7 +261,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     if not line.endswith(b"\n"):
         return None
     try:
-        record = json.loads(line)
-    except ValueError:
+        record = json.loads(line.decode())
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and isinstance(record.get("id"), str) else None
