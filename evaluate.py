@@ -27,6 +27,7 @@ from programs.cli import (
     progress,
     roles_from,
     run_guarded,
+    share,
     show_table,
 )
 
@@ -74,7 +75,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--baseline", type=Path, metavar="FILE", help="records of an earlier evaluation; fail if worse beyond chance"
     )
-    parser.add_argument("--fail-under", type=float, metavar="X", help="fail if the score of a program is below X")
+    parser.add_argument("--fail-under", type=share, metavar="X", help="fail if the score of a program is below X")
     parser.add_argument("--json", action="store_true", help="print the summaries as JSON")
     add_lm_flags(parser)
     add_tracking_flags(parser)
@@ -124,9 +125,7 @@ def run(args: argparse.Namespace) -> int:
         return climb_all(bench, programs, baseline)
 
 
-def climb_all(
-    bench: Bench, programs: "Mapping[str, NaiveRAG | RetrievalOnly]", baseline: "Sequence[Scored]"
-) -> int:
+def climb_all(bench: Bench, programs: "Mapping[str, NaiveRAG | RetrievalOnly]", baseline: "Sequence[Scored]") -> int:
     """Evaluate each program in turn, write records, summary and report, print tables, say whether it passed."""
     from trainsets.gate import say
     from trainsets.ladder import compare_rungs, compare_with, find_failures

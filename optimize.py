@@ -148,7 +148,9 @@ def run(args: argparse.Namespace) -> int:
     from retrievers.locks import hold_lock
 
     setup = set_up(args)
-    champion = {"champion": load_program(args.champion, setup.tools)} if args.champion else {}
+    champion = {}
+    if args.champion:
+        champion["champion"] = load_program(args.champion, setup.tools, tracking_uri=args.tracking_uri)
     if args.dry_run:
         return dry_run(setup)
     model = experiment_name(args.program, args.cases)

@@ -15,6 +15,7 @@ from programs.cli import (
     add_store_flag,
     add_tool_flags,
     note,
+    printable,
     roles_from,
     run_guarded,
 )
@@ -70,8 +71,10 @@ def run_ask(args: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(to_json(prediction), ensure_ascii=False, indent=2) + "\n")
         return int(prediction.abstained)
     if args.show_hops:
-        sys.stdout.write("".join(f"{line}\n" for hop in prediction.hops for line in describe_hop(hop)) + "\n")
-    sys.stdout.write("".join(f"{line}\n" for line in describe_answer(prediction)))
+        sys.stdout.write(
+            "".join(f"{printable(line)}\n" for hop in prediction.hops for line in describe_hop(hop)) + "\n"
+        )
+    sys.stdout.write("".join(f"{printable(line)}\n" for line in describe_answer(prediction)))
     usage = prediction.usage
     note(
         f"{usage.lm_calls} LM calls · {usage.prompt_tokens + usage.completion_tokens} tokens · {usage.seconds:.1f} s · "
@@ -85,7 +88,7 @@ def run_replay(args: argparse.Namespace) -> int:
     from programs.replay import choose_record, read_records, tell
 
     record = choose_record(read_records(args.record), args.case, args.record)
-    sys.stdout.write("".join(f"{line}\n" for line in tell(record)))
+    sys.stdout.write("".join(f"{printable(line)}\n" for line in tell(record)))
     return 0
 
 

@@ -7,11 +7,20 @@ import time
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote, urlsplit
 
 import httpx
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from programs.rules import fold
 from retrievers.records import Hit, Passage
@@ -35,8 +44,8 @@ class Parameter(BaseModel):
     required: bool = True
     pattern: str | None = None
     choices: tuple[str, ...] = ()
-    minimum: float | None = None
-    maximum: float | None = None
+    minimum: FiniteFloat | None = None
+    maximum: FiniteFloat | None = None
 
     @field_validator("pattern")
     @classmethod
@@ -48,15 +57,26 @@ class Parameter(BaseModel):
                 raise ValueError(f"no pattern: {error}") from None
         return pattern
 
-    def as_field(self) -> Any:
-        """Return the parameter as a field of a pydantic model."""
+    @model_validator(mode="after")
+    def _check_limits(self) -> Self:
+        limited = self.minimum is not None or self.maximum is not None
+        if limited and self.type not in ("integer", "number"):
+            raise ValueError(f"minimum and maximum are for numbers, not for a {self.type}")
+        if (self.pattern is not None or self.choices) and self.type != "string":
+            raise ValueError(f"pattern and choices are for strings, not for {self.type}")
+        if self.minimum is not None and self.maximum is not None and self.minimum > self.maximum:
+            raise ValueError(f"minimum {self.minimum:g} is above maximum {self.maximum:g}")
+        return self
+
+    def as_field(self, name: str) -> Any:
+        """Return the parameter as a field of a pydantic model, in which it has any name and this alias."""
         kind: Any = Literal[self.choices] if self.choices else _TYPES[self.type]
-        limits: dict[str, Any] = {"pattern": f"^(?:{self.pattern})$"} if self.pattern and not self.choices else {}
+        limits: dict[str, Any] = {"pattern": rf"^(?:{self.pattern})\Z"} if self.pattern and not self.choices else {}
         limits |= {} if self.minimum is None else {"ge": self.minimum}
         limits |= {} if self.maximum is None else {"le": self.maximum}
         limits |= {"max_length": 200} if kind is str else {}
         checked = Annotated[kind, Field(**limits)]
-        return (checked, ...) if self.required else (checked | None, None)
+        return (checked, Field(alias=name)) if self.required else (checked | None, Field(default=None, alias=name))
 
 
 class ApiTool(BaseModel):
@@ -73,7 +93,7 @@ class ApiTool(BaseModel):
     url: str
     host: str
     method: Literal["GET"] = "GET"
-    when: tuple[str, ...] = Field(min_length=1)
+    when: tuple[Annotated[str, Field(pattern=r"\S")], ...] = Field(min_length=1)
     parameters: dict[str, Parameter] = {}
     timeout_s: float = Field(default=5.0, gt=0, le=60)
     max_bytes: int = Field(default=20_000, gt=0, le=1_000_000)
@@ -104,10 +124,12 @@ class ApiTool(BaseModel):
         Raises:
             ApiError: One is unknown, missing or not what it may be.
         """
-        fields = {name: one.as_field() for name, one in self.parameters.items()}
-        model: type[BaseModel] = create_model(self.name, __config__=ConfigDict(extra="forbid"), **fields)
+        # The fields have names of their own: a parameter may be called what pydantic keeps for itself.
+        fields = {f"field_{n}": one.as_field(name) for n, (name, one) in enumerate(self.parameters.items())}
+        config = ConfigDict(extra="forbid", regex_engine="python-re")
+        model: type[BaseModel] = create_model(self.name, __config__=config, **fields)
         try:
-            return model.model_validate(dict(arguments)).model_dump(exclude_none=True)
+            return model.model_validate(dict(arguments)).model_dump(exclude_none=True, by_alias=True)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             raise ApiError(f"{self.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
@@ -192,7 +214,7 @@ def load_apis(path: Path) -> dict[str, ApiTool]:
         ApiError: It is no TOML, or a declaration is wrong; the message names the place.
     """
     try:
-        record = tomllib.loads(path.read_text(encoding="utf-8"))
+        record = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ApiError(f"{path}: not TOML: {error}") from None
     declared = record.get("tool")
@@ -204,7 +226,8 @@ def load_apis(path: Path) -> dict[str, ApiTool]:
             tool = ApiTool.model_validate(one)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            raise ApiError(f"{path}: tool {number}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+            what = [".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")]
+            raise ApiError(f"{path}: tool {number}: {': '.join(filter(None, what))}") from None
         if tool.name in tools:
             raise ApiError(f"{path}: tool {number}: name: {tool.name!r} is used twice")
         tools[tool.name] = tool

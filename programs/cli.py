@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ TRACKING_URI = f"sqlite:///{RUNS_DIR}/mlflow.db"
 PROGRAM_HELP = "naive, hybrid, agentic, an export folder, or a version: models:/NAME@champion"
 
 _OURS = ("programs", "retrievers", "trainsets", "signatures")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
 _TABLE_WIDTH = 140  # what the widest table of numbers needs; a narrower terminal wraps its lines
 
 
@@ -129,6 +131,18 @@ def amount(text: str) -> float:
     return value
 
 
+def share(text: str) -> float:
+    """Read a number from 0 to 1, for argparse."""
+    if not 0 <= (value := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return value
+
+
+def printable(text: str) -> str:
+    """Return a text with a mark for each character that would steer a terminal: what is told may come from anybody."""
+    return _CONTROLS.sub("\ufffd", text)
+
+
 def run_guarded(run: Callable[[], int]) -> int:
     """Run a command; a known error becomes one line on stderr.
 
@@ -143,7 +157,7 @@ def run_guarded(run: Callable[[], int]) -> int:
     except (Exception, EndpointDown) as error:
         if not _is_known(error):
             raise
-        sys.stderr.write(f"error: {in_one_line(error)}\n")
+        sys.stderr.write(printable(f"error: {in_one_line(error)}") + "\n")
         return 2
 
 
@@ -163,7 +177,7 @@ def _is_known(error: BaseException) -> bool:
 
 def note(text: str) -> None:
     """Write a line of progress to stderr."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(printable(text) + "\n")
     sys.stderr.flush()
 
 

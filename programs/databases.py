@@ -228,15 +228,25 @@ def open_database(address: str) -> Database:
 
     Raises:
         FileNotFoundError: There is no such file.
-        QueryError: It can't be opened, or not safely.
+        QueryError: It can't be opened, or not safely, or holds no table; the message names it.
     """
+    label = without_secrets(address)
+    try:
+        database = _open(address)
+    except QueryError as error:
+        named = str(error) if str(error).startswith((label, address)) else f"{label}: {error}"
+        raise QueryError(f"{named}; check --database") from None
+    if not database.schemas():
+        raise QueryError(f"{label}: no table or view in it; check --database")
+    return database
+
+
+def _open(address: str) -> Database:
     if address.startswith(("postgresql://", "postgres://")):
         return PostgreSQL(address)
     scheme, mark, rest = address.partition(":///")
     if mark and scheme not in ("sqlite", "duckdb"):
-        raise QueryError(
-            f"{without_secrets(address)}: expected a path, sqlite:///PATH, duckdb:///PATH or postgresql://…"
-        )
+        raise QueryError("expected a path, sqlite:///PATH, duckdb:///PATH or postgresql://…")
     path = Path(rest if mark else address)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such database file")

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import BaseModel, FiniteFloat, NonNegativeInt, TypeAdapter, ValidationError
+
 
 class JournalError(ValueError):
     """A journal that can't be used: another process writes it, or it is none."""
@@ -26,12 +28,22 @@ class Trial:
 
     number: int
     stage: str
-    score: float
+    score: FiniteFloat
     n_cases: int
     program: str
     is_best: bool
     lm_calls: int
-    cost_usd: float
+    cost_usd: FiniteFloat
+
+
+class _Start(BaseModel):
+    """The first line of a journal."""
+
+    generation: NonNegativeInt
+    facts: dict[str, Any]
+
+
+_TRIAL = TypeAdapter(Trial)
 
 
 class Journal:
@@ -58,12 +70,12 @@ class Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self.path.parent / "LOCK")
         try:
-            start, lines = _read(self.path)
+            generation, recorded = _read(self.path)
         except JournalError:
             self.close()
             raise
-        self.generation: int = start.get("generation", 0) + (1 if restart and start else 0)
-        self.recorded = [] if restart else [Trial(**line) for line in lines]
+        self.generation = 0 if generation is None else generation + restart
+        self.recorded = [] if restart else recorded
         self.trials: list[Trial] = []
         self.differs_from: int | None = None
         self.spent_before_usd = max((trial.cost_usd for trial in self.recorded), default=0.0)
@@ -108,18 +120,18 @@ class Journal:
         os.replace(part, self.path)
 
 
-def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Read the first line and the trials; a last line that a kill cut off is left out."""
+def _read(path: Path) -> tuple[int | None, list[Trial]]:
+    """Read the generation and the trials; a last line that a kill cut off is left out."""
     if not path.exists():
-        return {}, []
-    lines = path.read_bytes().split(b"\n")[:-1]
+        return None, []
+    first, *others = path.read_bytes().split(b"\n")[:-1] or [b""]
     try:
-        start, *trials = [json.loads(line) for line in lines]
-        [Trial(**trial) for trial in trials]
-        start["generation"] + 0
-    except (ValueError, TypeError, KeyError) as error:
-        raise JournalError(f"{path}: not the journal of a compile ({error}); remove it") from None
-    return start, trials
+        generation = _Start.model_validate_json(first).generation
+        return generation, [_TRIAL.validate_json(line, strict=True) for line in others]
+    except ValidationError as error:
+        what = error.errors(include_url=False)[0]
+        reason = ": ".join([*map(str, what["loc"]), what["msg"]])
+        raise JournalError(f"{path}: not the journal of a compile ({reason}); remove it") from None
 
 
 def _lock(path: Path) -> int:

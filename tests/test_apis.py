@@ -196,6 +196,14 @@ HOST = "127.0.0.1:1"
         (("P-\\d+", "P-("), "tool 1: parameters.part.pattern: .*no pattern"),
         (("[[tool]]", "[other]\n[[tool]]"), "expected .*tool.* tables and nothing else"),
         (("[[tool]]", "[["), "not TOML"),
+        (('when = ["stock"', 'when = [" "'), "tool 1: when.0: String should match pattern"),
+        (("minimum = 1", "minimum = nan"), "tool 1: parameters.n.minimum: Input should be a finite number"),
+        (("minimum = 1", "minimum = 10"), "tool 1: parameters.n: minimum 10 is above maximum 9"),
+        (
+            ("minimum = 1", "pattern = 'x'"),
+            "tool 1: parameters.n: pattern and choices are for strings, not for integer",
+        ),
+        (("pattern =", "minimum = 1\npattern ="), "tool 1: parameters.part: minimum and maximum are for numbers"),
     ],
 )
 def test_a_wrong_declaration_is_one_line_with_its_place(tmp_path: Path, change: tuple[str, str], error: str) -> None:
@@ -212,3 +220,15 @@ def test_a_name_is_used_once(tmp_path: Path) -> None:
     path.write_text(TOML.format(host=HOST) * 2)
     with pytest.raises(ApiError, match="tool 2: name: 'stock' is used twice"):
         load_apis(path)
+
+
+def test_a_pattern_may_look_ahead_and_a_parameter_may_have_any_name(tmp_path: Path) -> None:
+    path = tmp_path / "tools.toml"
+    declared = (
+        TOML.format(host=HOST).replace("part", "_model").replace("P-\\d+", "(?=P)P-\\d+").replace(".n]", ".json]")
+    )
+    path.write_text("\ufeff" + declared, encoding="utf-8")
+    tool = load_apis(path)["stock"]
+    assert tool.check({"_model": "P-1", "json": 2}) == {"_model": "P-1", "json": 2}
+    with pytest.raises(ApiError, match="^stock: _model: String should match pattern"):
+        tool.check({"_model": "Q-1"})

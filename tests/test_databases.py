@@ -195,10 +195,20 @@ def test_a_wrong_address_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("no database, and long enough to be read as a header of one" * 20)
     with pytest.raises(FileNotFoundError, match="no such database file"):
         open_database(str(tmp_path / "none.db"))
-    with pytest.raises(QueryError, match="can't be read as SQLite"):
+    with pytest.raises(QueryError, match=r"text.db: can't be read as SQLite: .*; check --database"):
         open_database(str(tmp_path / "text.db"))
     with pytest.raises(QueryError, match="expected a path, sqlite"):
         open_database("mysql:///x")
     with pytest.raises(QueryError) as error:
         open_database("postgresql://me:SECRET@127.0.0.1:1/x")
     assert "SECRET" not in str(error.value)
+    assert str(error.value).startswith("postgresql://127.0.0.1:1/x: ")
+
+
+def test_a_database_without_a_table_is_none_to_ask(tmp_path: Path) -> None:
+    (tmp_path / "empty.db").touch()
+    (tmp_path / "empty.duckdb").touch()
+    with pytest.raises(QueryError, match=r"empty.db: no table or view in it; check --database"):
+        open_database(str(tmp_path / "empty.db"))
+    with pytest.raises(QueryError, match=r"^.*/empty.duckdb: .*; check --database"):
+        open_database(str(tmp_path / "empty.duckdb"))

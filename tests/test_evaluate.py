@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import shutil
 import signal
@@ -26,6 +27,7 @@ from test_optimize_gate import GOLD, write_many
 from warm_python import Done, WarmPython
 
 import evaluate
+from retrievers.locks import hold_lock
 
 ANSWERS = {question: answer for question, (answer, _, _) in tiny.ANSWERS.items()}
 
@@ -158,6 +160,30 @@ def summary_of(workspace: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+def test_two_evaluations_of_one_folder_are_kept_apart_and_the_second_is_told_who_holds_it(
+    warm: WarmPython, workspace: Path, server: ScriptedServer
+) -> None:
+    out = workspace / "runs" / "evaluation"
+    with hold_lock(out, "evaluation"):
+        done = run(warm, workspace, server, "naive", "--cases", "cases", "--split", "dev")
+        assert [path.name for path in out.iterdir()] == ["LOCK"]
+        other = run(warm, workspace, server, "naive", "--cases", "cases", "--split", "dev", "--out", "other")
+    assert (done.code, done.out) == (2, "")
+    who = rf"process {os.getpid()} \(since [\d-]+ [\d:]+\)"
+    assert re.fullmatch(
+        rf"error: runs/evaluation: {who} is writing this evaluation; wait for it or stop it", the_error(done.err)
+    )
+    assert other.code == 0
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-0.1", "1.5", "x", ""])
+def test_a_score_to_fail_under_that_is_none_is_a_usage_error(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        evaluate.main(["naive", f"--fail-under={value}"])
+    assert end.value.code == 2
+    assert "argument --fail-under: " in capsys.readouterr().err
+
+
 def test_a_killed_evaluation_goes_on_where_it_was(warm: WarmPython, workspace: Path) -> None:
     cases = ("agentic", "--cases", "cases", "--split", "train")
     with ScriptedServer(ANSWERS, seconds=0.1) as slow:

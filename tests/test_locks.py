@@ -1,10 +1,12 @@
+import fcntl
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from retrievers.locks import IndexBusy, Lease, hold_lock, is_leased, make_leasable
+from retrievers.locks import FolderBusy, IndexBusy, Lease, hold_lock, is_leased, make_leasable
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
@@ -20,6 +22,26 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
 def test_the_holder_is_named(tmp_path: Path) -> None:
     with hold_lock(tmp_path), pytest.raises(IndexBusy, match=r"process \d+ \(since "), hold_lock(tmp_path):
         pass
+
+
+def test_who_waits_is_told_for_whom_and_gets_the_lock_after_it(tmp_path: Path) -> None:
+    holder = hold_lock(tmp_path)
+    holder.__enter__()
+
+    def tell(text: str) -> None:
+        assert re.fullmatch(rf"{tmp_path}: waiting for process \d+ \(since .*\), which is writing this index", text)
+        holder.__exit__(None, None, None)
+
+    with hold_lock(tmp_path, wait=tell), pytest.raises(FolderBusy), hold_lock(tmp_path, busy=FolderBusy):
+        pass
+
+
+def test_a_lock_file_of_something_else_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "LOCK").write_bytes(b"\xff\xfe")
+    with (tmp_path / "LOCK").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(IndexBusy), hold_lock(tmp_path):
+            pass
 
 
 def test_a_lease_keeps_a_generation_and_its_end_lets_it_go(tmp_path: Path) -> None:

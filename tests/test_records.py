@@ -158,8 +158,14 @@ FIELDS = '{"id": "a", "question": "q", "kind": "", "lang": "", '
         ("[1]\n", ":1: not a record"),
         ('{"id": "a"}\n', r":1: not a record of an evaluation \(question: field required\)"),
         (FIELDS + '"scores": {}, "outcome": "fine"}\n', "outcome: input should be 'right'"),
-        (FIELDS + '"scores": {"combined": NaN}, "outcome": "right"}\n', "scores.combined: input should be a finite number"),
-        (FIELDS + '"scores": {"combined": true}, "outcome": "right"}\n', "scores.combined: input should be a valid number"),
+        (
+            FIELDS + '"scores": {"combined": NaN}, "outcome": "right"}\n',
+            "scores.combined: input should be a finite number",
+        ),
+        (
+            FIELDS + '"scores": {"combined": true}, "outcome": "right"}\n',
+            "scores.combined: input should be a valid number",
+        ),
         (2 * (FIELDS + '"scores": {}, "outcome": "right"}\n'), ':2: id: "a" stands there already'),
         ("[" * 100_000 + "\n", ":1: not a record; expected the records of an evaluation"),
         (FIELDS + '"scores": [], "outcome": "right"}\n', ":1: not a record"),

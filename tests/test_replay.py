@@ -135,6 +135,12 @@ def test_line_ends_that_only_unicode_knows_and_a_mark_of_an_editor_break_no_reco
     }
 
 
+def test_what_would_steer_a_terminal_is_shown_as_a_mark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "run.json", record(answer="\x1b]0;owned\x07\x9b2J\x00 五\u200b\ttab"))
+    assert main(["replay", str(path)]) == 0
+    assert "\nAnswer: \ufffd]0;owned\ufffd\ufffd2J\ufffd 五\u200b\ttab\n" in capsys.readouterr().out
+
+
 def test_no_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(tmp_path / "none.json")]) == 2
     assert "No such file" in capsys.readouterr().err
