@@ -22,12 +22,12 @@ from programs.cli import (
     add_lm_flags,
     add_tool_flags,
     add_tracking_flags,
+    finite,
     note,
     positive,
     progress,
     roles_from,
     run_guarded,
-    share,
     show_table,
 )
 
@@ -75,7 +75,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--baseline", type=Path, metavar="FILE", help="records of an earlier evaluation; fail if worse beyond chance"
     )
-    parser.add_argument("--fail-under", type=share, metavar="X", help="fail if the score of a program is below X")
+    parser.add_argument("--fail-under", type=finite, metavar="X", help="fail if the score of a program is below X")
     parser.add_argument("--json", action="store_true", help="print the summaries as JSON")
     add_lm_flags(parser)
     add_tracking_flags(parser)

@@ -147,16 +147,14 @@ def run(args: argparse.Namespace) -> int:
     from programs.tracking import experiment_name, track
     from retrievers.locks import hold_lock
 
-    setup = set_up(args)
-    champion = {}
-    if args.champion:
-        champion["champion"] = load_program(args.champion, setup.tools, tracking_uri=args.tracking_uri)
+    setup, uri = set_up(args), args.tracking_uri
+    champion = {"champion": load_program(args.champion, setup.tools, tracking_uri=uri)} if args.champion else {}
     if args.dry_run:
         return dry_run(setup)
     model = experiment_name(args.program, args.cases)
     facts = describe(setup) | {"model": model}
     name = f"{setup.settings.label} · {setup.lms.roles.label} · {datetime.now():%Y-%m-%d %H:%M}"
-    with track(args.tracking_uri, args.experiment or model, name, keep=args.out) as tracked:
+    with track(uri, args.experiment or model, name, keep=args.out) as tracked:
         log_setup(setup, facts, tracked)
         note(f"compiling {args.program} with {args.optimizer} on {facts['n_train']} cases, LM {facts['lm']}")
         try:
@@ -166,9 +164,8 @@ def run(args: argparse.Namespace) -> int:
             tracked.rename(f"{name} · refused")
             return 1
         facts |= {"stopped_at_budget": compiled.stopped_at_budget, "stopped_by": compiled.stopped_by}
-        programs = {"seed": setup.program, "compiled": compiled.program, **champion}
         with hold_lock(RUNS_DIR / "compile", "measurement", wait=note):
-            return finish(setup, programs, facts, tracked, name)
+            return finish(setup, {"seed": setup.program, "compiled": compiled.program} | champion, facts, tracked, name)
 
 
 def log_setup(setup: Setup, facts: Mapping[str, Any], tracked: "TrackedRun") -> None:

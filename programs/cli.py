@@ -1,6 +1,7 @@
 """What the command lines share: LM and index flags, progress on stderr, one line for a known error."""
 
 import argparse
+import math
 import os
 import re
 import sys
@@ -131,10 +132,10 @@ def amount(text: str) -> float:
     return value
 
 
-def share(text: str) -> float:
-    """Read a number from 0 to 1, for argparse."""
-    if not 0 <= (value := float(text)) <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+def finite(text: str) -> float:
+    """Read a number that others can be compared with, for argparse."""
+    if not math.isfinite(value := float(text)):
+        raise argparse.ArgumentTypeError(f"{text} is no finite number")
     return value
 
 

@@ -157,9 +157,9 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.is_file():
         raise FileNotFoundError(f"no export at {folder} (manifest.json is missing); optimize.py writes one")
     try:
-        manifest = Manifest.model_validate_json(path.read_text(encoding="utf-8"))
+        manifest = Manifest.model_validate_json(path.read_text(encoding="utf-8-sig"))
         Bounds(**manifest.bounds)  # type: ignore[arg-type]
-    except (ValidationError, UnicodeDecodeError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise ProgramStateError(f"{path}: not a manifest of format {FORMAT}: {_first_line(error)}") from None
     return manifest
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from programs.meter import Meter
@@ -15,6 +15,7 @@ from retrievers.filters import FilterError
 from retrievers.records import Hit, Retriever
 from signatures import Verdict
 
+_AT_LEAST_ONE = ("k", "n_passages", "passage_chars")
 _SAME_TEXT = 0.8
 _SHINGLE = 6
 
@@ -34,6 +35,17 @@ class Bounds:
     k: int = 8
     n_passages: int = 4
     passage_chars: int = 600
+
+    def __post_init__(self) -> None:
+        """Refuse what no run can keep to.
+
+        Raises:
+            ValueError: A bound is no number of its kind, or too small.
+        """
+        for bound in fields(self):
+            value, least = getattr(self, bound.name), int(bound.name in _AT_LEAST_ONE)
+            if not isinstance(value, int | float if bound.type is float else int) or not value >= least:
+                raise ValueError(f"bounds: {bound.name}: {value!r}, expected a number of at least {least}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ def test_two_evaluations_of_one_folder_are_kept_apart_and_the_second_is_told_who
     assert other.code == 0
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "-0.1", "1.5", "x", ""])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "x", ""])
 def test_a_score_to_fail_under_that_is_none_is_a_usage_error(value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         evaluate.main(["naive", f"--fail-under={value}"])

@@ -93,7 +93,10 @@ def test_other_facts_have_another_journal_and_the_same_one_is_not_written_twice_
 
 
 START = '{"generation": 0, "facts": {}}\n'
-TRIAL = '{"number": 1, "stage": "a", "score": %s, "n_cases": 1, "program": "p", "is_best": true, "lm_calls": 1, "cost_usd": 0}\n'
+TRIAL = START + (
+    '{"number": 1, "stage": "a", "score": %s, "n_cases": 1, "program": "p", "is_best": true, "lm_calls": 1, '
+    '"cost_usd": 0}\n'
+)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,7 @@ TRIAL = '{"number": 1, "stage": "a", "score": %s, "n_cases": 1, "program": "p", 
     [
         *("", "no json\n", "[]\n", '{"generation": 0}\n{"number": 1}\n', '{"a": 1}\n', "\n", "[" * 100_000 + "\n"),
         '{"generation": "x", "facts": {}}\n',
-        *(START + TRIAL % score for score in ("NaN", '"0.5"', "null")),
+        *(TRIAL % score for score in ("NaN", '"0.5"', "null")),
     ],
 )
 def test_a_file_that_is_no_journal_is_one_clear_error(tmp_path: Path, text: str) -> None:

@@ -1,3 +1,4 @@
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from trainsets.records import (
     read_baseline,
     to_line,
     write_summary,
+    write_whole,
 )
 from trainsets.results import CaseResult
 
@@ -180,6 +182,20 @@ def test_a_baseline_that_is_none_is_refused_with_its_line(records: Path, text: s
 def test_a_baseline_that_is_not_there_says_what_is_expected(records: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"naive.jsonl: no such file, expected the records of an evaluation"):
         read_baseline(records)
+
+
+def test_a_disk_that_is_full_is_named_by_its_file_and_keeps_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(path: Path, text: str, encoding: str) -> None:
+        path.write_bytes(text.encode(encoding)[:3])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write_whole(tmp_path / "a.jsonl", "old")
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/a.jsonl'"):
+        write_whole(tmp_path / "a.jsonl", "a new text")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a.jsonl": "old"}
 
 
 def test_the_summary_is_one_whole_file(tmp_path: Path) -> None:

@@ -160,6 +160,20 @@ def test_what_a_store_does_not_take_waits_beside_the_export_and_is_logged_later(
     assert client.get_model_version_by_alias("agentic-tiny", "champion").version == 1
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}', '{"entries": [3]}', '{"entries": 3}', "[" * 100_000])
+def test_what_is_no_run_that_waits_is_one_line_and_kept(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    run = tmp_path / "export.unlogged" / "run.json"
+    run.parent.mkdir()
+    run.write_text(text, encoding="utf-8")
+    assert main(["log", str(tmp_path / "export"), "--tracking-uri", store]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {run}: not a run that waits to be logged (")
+    assert line.endswith(f"; remove {run.parent}")
+    assert run.read_text(encoding="utf-8") == text
+
+
 def test_a_second_run_that_waits_does_not_replace_the_first(store: str, tmp_path: Path) -> None:
     for name in ("first", "second"):
         with track(store, "tests", name, keep=tmp_path / "export") as tracked:

@@ -216,10 +216,18 @@ def scored_of(results: Iterable[CaseResult]) -> list[Scored]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader, or a run after a kill, finds the old one or the new one."""
+    """Write a file so that a reader, or a run after a kill, finds the old one or the new one.
+
+    Raises:
+        OSError: It can't be written, as on a full disk; the error names it, and nothing of it is left.
+    """
     fresh = path.with_name(path.name + ".new")
-    fresh.write_text(text, encoding="utf-8")
-    os.replace(fresh, path)
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        os.replace(fresh, path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:

@@ -12,6 +12,10 @@ _SUFFIX = ".unlogged"
 _RUN = "run.json"
 
 
+class PendingError(ValueError):
+    """A folder that holds no run to log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One thing to log: what kind, its plain values, and the file or folder that it reads, if any."""
@@ -79,9 +83,19 @@ def _numbered(name: str) -> Iterator[str]:
 
 
 def read_pending(folder: Path) -> Pending:
-    """Read a folder that `write_pending` wrote."""
-    run = json.loads((folder / _RUN).read_text(encoding="utf-8"))
-    entries = tuple(
-        Entry(one["kind"], one["values"], folder / one["path"] if "path" in one else None) for one in run["entries"]
-    )
-    return Pending(run["experiment"], run["run_id"], run["name"], entries, folder)
+    """Read a folder that `write_pending` wrote.
+
+    Raises:
+        PendingError: Something else wrote it.
+    """
+    path = folder / _RUN
+    try:
+        run = json.loads(path.read_text(encoding="utf-8"))
+        entries = tuple(
+            Entry(one["kind"], dict(one["values"]), folder / one["path"] if "path" in one else None)
+            for one in run["entries"]
+        )
+        return Pending(str(run["experiment"]), str(run["run_id"]), str(run["name"]), entries, folder)
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise PendingError(f"{path}: not a run that waits to be logged ({reason}); remove {folder}") from None
