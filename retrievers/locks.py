@@ -35,8 +35,12 @@ def hold_lock(
 
     Raises:
         FolderBusy: Another process is writing it; the message names it.
+        NotADirectoryError: It, or a folder above it, is a file.
     """
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise NotADirectoryError(f"{path}: a file stands there, expected a folder; name another place") from None
     with (path / LOCK).open("a+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -36,6 +36,14 @@ def test_who_waits_is_told_for_whom_and_gets_the_lock_after_it(tmp_path: Path) -
         pass
 
 
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_file_in_the_place_of_the_folder_is_named_and_kept(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(NotADirectoryError, match=f"/{place}: a file stands there"), hold_lock(tmp_path / place):
+        pass
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_a_lock_file_of_something_else_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "LOCK").write_bytes(b"\xff\xfe")
     with (tmp_path / "LOCK").open("rb") as file:
