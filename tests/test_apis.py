@@ -16,7 +16,7 @@ description = "Units of a part that lie in a warehouse now"
 url = "http://{host}/stock/{{part}}"
 host = "{host}"
 when = ["stock", "库存"]
-timeout_s = 0.5
+timeout_s = 3.0
 max_bytes = 500
 
 [tool.parameters.part]
@@ -191,8 +191,8 @@ HOST = "127.0.0.1:1"
         (('name = "stock"', 'name = "Bad Name"'), "tool 1: name: String should match pattern"),
         ((f'host = "{HOST}"', 'host = "other"'), r"tool 1: .*url: expected http\(s\)://other/"),
         (("{part}", "{else}"), "tool 1: .*url: {else} is no parameter"),
-        (("timeout_s = 0.5", "timeout_s = 0"), "tool 1: timeout_s: Input should be greater than 0"),
-        (("timeout_s = 0.5", 'method = "POST"'), "tool 1: method: Input should be 'GET'"),
+        (("timeout_s = 3.0", "timeout_s = 0"), "tool 1: timeout_s: Input should be greater than 0"),
+        (("timeout_s = 3.0", 'method = "POST"'), "tool 1: method: Input should be 'GET'"),
         (("P-\\d+", "P-("), "tool 1: parameters.part.pattern: .*no pattern"),
         (("[[tool]]", "[other]\n[[tool]]"), "expected .*tool.* tables and nothing else"),
         (("[[tool]]", "[["), "not TOML"),
