@@ -1,6 +1,7 @@
 """MLflow runs: one a compile, with a child a trial; one an evaluation. A store that fails loses nothing."""
 
 import difflib
+import hashlib
 import json
 import os
 import socket
@@ -26,6 +27,7 @@ from programs.tracking.versions import promote, register
 
 EVALUATION_RUN = {"mlflow.runType": "genai_evaluate"}  # shows a run, and its traces, among the evaluations of the UI
 _PROCESS = "process"
+_VERSION = "version"
 _PARENT = "mlflow.parentRunId"
 _PARAM_CHARS = 250
 _SLICES = ("kind", "lang")
@@ -190,7 +192,7 @@ class TrackedRun:
         self.add("traces", {"tags": dict(tags)}, records)
 
     def register(self, name: str, export: Path, tags: Mapping[str, Any], *, champion: bool = False) -> None:
-        """Register an export as a model version; it becomes the candidate, and the champion if the gate says so."""
+        """Register an export as a model version: the candidate unless the gate rejected it, or even the champion."""
         values = {"name": name, "tags": {key: value for key, value in tags.items() if value is not None}}
         self.add("version", values | {"champion": champion}, export)
 
@@ -216,6 +218,11 @@ class TrackedRun:
             while self._left:
                 _send(self._target, self._left[0])
                 self._left.pop(0)
+
+    @property
+    def version(self) -> str:
+        """Name and number of the version that the run registered; empty before that."""
+        return str(self._target.client.get_run(self.run_id).data.tags.get(_VERSION, ""))
 
     @property
     def left(self) -> tuple[Entry, ...]:
@@ -309,7 +316,7 @@ def _send_version(target: _Target, entry: Entry) -> None:
     version = register(target.tracking_uri, values["name"], Path(str(entry.path)), target.run_id, values["tags"])
     if values["champion"]:
         promote(target.tracking_uri, version)
-    target.client.set_tag(target.run_id, "version", f"{version.name} {version.number}")
+    target.client.set_tag(target.run_id, _VERSION, f"{version.name} {version.number}")
 
 
 @contextmanager
@@ -331,7 +338,7 @@ def track(tracking_uri: str, experiment: str, name: str, *, keep: Path | None = 
             experiment_id = make_experiment(tracking_uri, experiment)
             _close_orphans(experiment_id)
             # MLflow would note the absolute path of the script.
-            tags = {"mlflow.source.name": Path(sys.argv[0]).name, _PROCESS: f"{socket.gethostname()}:{os.getpid()}"}
+            tags = {"mlflow.source.name": Path(sys.argv[0]).name, _PROCESS: f"{_machine()}:{os.getpid()}"}
             active = mlflow.start_run(run_name=name, tags=tags | describe_code())
         except OSError as error:
             raise tracking_error(tracking_uri, error) from error
@@ -416,8 +423,13 @@ def _close_orphans(experiment_id: str) -> None:
     running = mlflow.search_runs([experiment_id], "attributes.status = 'RUNNING'", output_format="list")
     for one in running:
         host, _, pid = one.data.tags.get(_PROCESS, "").rpartition(":")
-        if host == socket.gethostname() and not _is_alive(int(pid)):
+        if host == _machine() and not _is_alive(int(pid)):
             MlflowClient().set_terminated(one.info.run_id, "KILLED")
+
+
+def _machine() -> str:
+    """Return what tells this machine from others, and its name to nobody."""
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]
 
 
 def _is_alive(pid: int) -> bool:

@@ -203,6 +203,7 @@ def _steps(prediction: Mapping[str, Any]) -> Iterator[_Step]:
     n_planned = next((number for number, hop in enumerate(hops, 1) if hop["verdict"]), len(hops))
     planned = [{"tool": hop["tool"], "query": hop["query"]} for hop in hops[:n_planned]]
     question = {"question": prediction.get("question")}
+    overruled = _rules_had_an_lm(prediction)
     if hops and hops[0]["decided_by"] == "lm":
         yield _Step("plan", SpanType.LLM, question, planned, None)
     for number, hop in enumerate(hops, 1):
@@ -211,13 +212,27 @@ def _steps(prediction: Mapping[str, Any]) -> Iterator[_Step]:
             yield _Step("rewrite", SpanType.LLM, {"missing": hops[number - 2]["missing"]}, asked, None, number)
         yield _search(hop, shown, number)
         if hop["verdict"]:
-            said = {name: hop[name] for name in ("verdict", "missing", "quotes")}
-            is_lm = hop["judged_by"] == "lm"
+            said = {name: hop[name] for name in ("verdict", "judged_by", "missing", "quotes") if hop[name]}
+            is_lm = hop["judged_by"] == "lm" or (overruled and bool(hop["judged"]))
             kind, seconds = (SpanType.LLM, None) if is_lm else (SpanType.EVALUATOR, 0.0)
             yield _Step("judge", kind, {"passages": hop["judged"]}, said, seconds, number)
-    if shown and not prediction["abstained"]:
-        said = {"answer": prediction["answer"], "citations": prediction["citations"]}
+    check = prediction.get("check")
+    if shown and (check or not prediction["abstained"]):
+        said = {name: prediction[name] for name in ("answer", "citations")} if not prediction["abstained"] else None
         yield _Step("answer", SpanType.LLM, question | {"passages": list(shown)}, said, None)
+    if check:
+        kind, seconds = (SpanType.LLM, None) if check["by"] == "lm" else (SpanType.EVALUATOR, 0.0)
+        told = {name: value for name, value in check.items() if value not in (None, "")}
+        yield _Step("check", kind, {"answer": prediction["answer"]}, told, seconds)
+
+
+def _rules_had_an_lm(prediction: Mapping[str, Any]) -> bool:
+    """Return whether there were more LM calls than the steps that an LM decided: a rule may overrule what it read."""
+    hops: list[dict[str, Any]] = prediction.get("hops") or []
+    decided = sum((hop["decided_by"] == "lm") + (hop["judged_by"] == "lm") for hop in hops)
+    check = prediction.get("check") or {}
+    answered = bool(check) or not prediction.get("abstained", True)
+    return (prediction.get("usage") or {}).get("lm_calls", 0) > decided + answered + (check.get("by") == "lm")
 
 
 def _search(hop: Mapping[str, Any], shown: Mapping[str, Mapping[str, Any]], number: int) -> _Step:
@@ -236,7 +251,8 @@ def _search(hop: Mapping[str, Any], shown: Mapping[str, Mapping[str, Any]], numb
 def _outcome(record: Mapping[str, Any]) -> dict[str, Any]:
     prediction = record["prediction"] or {}
     said = {name: prediction.get(name) for name in ("answer", "citations", "abstained", "stop_reason")}
-    return said | {"outcome": record["outcome"], "error": record["error"]}
+    told = {**said, "outcome": record["outcome"], "detail": record.get("detail"), "error": record["error"]}
+    return {name: value for name, value in told.items() if value not in (None, "", [])}
 
 
 def _tokens(usage: Mapping[str, Any]) -> dict[str, int]:
