@@ -30,6 +30,7 @@ _PROCESS = "process"
 _VERSION = "version"
 _PARENT = "mlflow.parentRunId"
 _PARAM_CHARS = 250
+_DIGITS = 4  # of a score; 0.7142857142857143 reads badly in a table
 _SLICES = ("kind", "lang")
 _SLICE_SCORES = ("combined", "answer_score", "all_evidence_recall_at_5")
 _TOTALS = ("n", "n_errors", "lm_calls", "tokens", "cost_usd", "parse_failures", "n_cached_calls")
@@ -63,7 +64,8 @@ class TrackedRun:
 
     def log_summary(self, prefix: str, summary: Any) -> None:
         """Log everything a summary of an evaluation measured."""
-        self.log_scores(prefix, {**summary.scores, **summary.abstention})
+        main = {name: summary.scores.get(name) for name in _SLICE_SCORES}  # tables show columns in this order
+        self.log_scores(prefix, _rounded({**main, **summary.scores, **summary.abstention}))
         self.log_scores(prefix, {name: float(getattr(summary, name)) for name in _TOTALS})
         self.log_scores(prefix, {"seconds_p50": summary.seconds_p50, "seconds_p95": summary.seconds_p95})
         self.log_scores(f"{prefix}.outcome", {name: float(n) for name, n in summary.outcomes.items()})
@@ -79,7 +81,7 @@ class TrackedRun:
                 summary = summarise(part)
                 scores |= {f"{value}.{name}": summary.scores.get(name) for name in _SLICE_SCORES}
                 scores[f"{value}.n"] = float(len(part))
-            self.add("metrics", {"metrics": _prefixed(f"{prefix}.{key}/", scores), "step": 0, "time": _now()})
+            self.add("metrics", {"metrics": _prefixed(f"{prefix}.{key}/", _rounded(scores)), "step": 0, "time": _now()})
 
     def log_program(self, prefix: str, program: Any) -> None:
         """Log how many demos and how long a prompt every predictor has, as `<prefix>.predictor/<predictor>.<name>`."""
@@ -408,6 +410,10 @@ def prompt_text(predictor: Any) -> str:
     from programs.export import format_prompt  # brings DSPy, which lists of versions do without
 
     return "\n\n".join(f"[{one['role']}]\n{one['content']}" for one in format_prompt(predictor, "{%s}"))
+
+
+def _rounded(scores: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {name: None if value is None else round(value, _DIGITS) for name, value in scores.items()}
 
 
 def _prefixed(prefix: str, scores: Mapping[str, float | None]) -> dict[str, float]:
