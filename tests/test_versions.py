@@ -77,6 +77,9 @@ def test_the_newest_version_is_the_candidate_and_says_what_it_is(registry: Regis
     }  # fmt: skip
     described = MlflowClient(registry.uri).get_model_version(NAME, "2").description
     assert described == "bootstrap for openai/test: 0.500 → 0.750, gate: promote"
+    model_id = MlflowClient(registry.uri).get_model_version(NAME, "2").model_id
+    told = MlflowClient(registry.uri).get_logged_model(model_id).tags
+    assert not [value for value in told.values() if value.startswith("/")]
     assert newest.tags["corpus_version"]
     assert newest.run_id == registry.run_id
 

@@ -33,6 +33,7 @@ _PREVIEW_CHARS = 1000
 _CODE = AssessmentSource(AssessmentSourceType.CODE, "trainsets.metrics")
 _PEOPLE = AssessmentSource(AssessmentSourceType.HUMAN, "gold cases")
 _NS = 1_000_000_000
+_CUT_ELSEWHERE = ("_at_1", "_at_3", "_at_10")  # the run and its records have them; a list of cases shows three scores
 _SHARED = "an even share of the time that was not spent searching"
 
 
@@ -112,7 +113,7 @@ def _assess(record: Mapping[str, Any], run_id: str, trace_id: str) -> list[Any]:
     common: dict[str, Any] = {"trace_id": trace_id, "metadata": metadata}
     found: list[Any] = [Feedback("outcome", record["outcome"], source=_CODE, rationale=record.get("detail"), **common)]
     for name, value in record["scores"].items():
-        if value is not None:
+        if value is not None and not name.endswith(_CUT_ELSEWHERE):
             found.append(Feedback(name, value, source=_CODE, **common))
     if record.get("gold"):
         found.append(Expectation("accepted_answers", record["gold"], source=_PEOPLE, **common))

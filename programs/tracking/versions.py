@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from mlflow.tracking import MlflowClient
 from mlflow.types import ColSpec, DataType, Schema
 from mlflow.types.schema import Array, Object, Property
 
+from programs.tracking.provenance import describe_code
 from programs.tracking.pyfunc import CONFIG
 from programs.tracking.stores import guarded
 
@@ -183,6 +185,7 @@ def _log_model(export: Path, manifest: "Manifest", run_id: str) -> str:
             input_example=_EXAMPLE,
             metadata={"lm": manifest.lm, "corpus_version": manifest.index.corpus_version},
             validate_serving_input=False,
+            tags=describe_code() | {"mlflow.source.name": Path(sys.argv[0]).name},
         )
     return str(info.model_id)
 
