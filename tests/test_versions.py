@@ -77,7 +77,7 @@ def test_the_newest_version_is_the_candidate_and_says_what_it_is(registry: Regis
     }  # fmt: skip
     described = MlflowClient(registry.uri).get_model_version(NAME, "2").description
     assert described == "bootstrap for openai/test: 0.500 → 0.750, gate: promote"
-    model_id = MlflowClient(registry.uri).get_model_version(NAME, "2").model_id
+    model_id = MlflowClient(registry.uri).get_model_version(NAME, "2").source.removeprefix("models:/")
     told = MlflowClient(registry.uri).get_logged_model(model_id).tags
     assert not [value for value in told.values() if value.startswith("/")]
     assert newest.tags["corpus_version"]

@@ -219,8 +219,8 @@ def _steps(prediction: Mapping[str, Any]) -> Iterator[_Step]:
             yield _Step("judge", kind, {"passages": hop["judged"]}, said, seconds, number)
     check = prediction.get("check")
     if shown and (check or not prediction["abstained"]):
-        said = {name: prediction[name] for name in ("answer", "citations")} if not prediction["abstained"] else None
-        yield _Step("answer", SpanType.LLM, question | {"passages": list(shown)}, said, None)
+        given = None if prediction["abstained"] else {name: prediction[name] for name in ("answer", "citations")}
+        yield _Step("answer", SpanType.LLM, question | {"passages": list(shown)}, given, None)
     if check:
         kind, seconds = (SpanType.LLM, None) if check["by"] == "lm" else (SpanType.EVALUATOR, 0.0)
         told = {name: value for name, value in check.items() if value not in (None, "")}
