@@ -275,7 +275,7 @@ def climb(bench: Bench, spec: str, name: str, program: "NaiveRAG | RetrievalOnly
     rung, first = Rung(name, spec), args.out / f"{name}.jsonl"
     kind = name_of(program) if isinstance(program, NaiveRAG) else "search"
     experiment = args.experiment or experiment_name(kind, args.cases)
-    title = f"evaluate {name} · {bench.label} · {n_cases} cases"
+    title = f"{name} · {bench.label.replace('local:', '')} · {n_cases} cases"
     with track(args.tracking_uri, experiment, title, keep=first) as tracked:
         for number in range(1, args.repeat + 1):
             records = args.out / (f"{name}.jsonl" if number == 1 else f"{name}.repeat-{number}.jsonl")
@@ -286,6 +286,8 @@ def climb(bench: Bench, spec: str, name: str, program: "NaiveRAG | RetrievalOnly
         tracked.log_tags(EVALUATION_RUN)
         tracked.log_data({"eval": bench.cases}, bench.tools.facts, args.cases)
         tracked.log_evaluation("eval", rung.results, summarise, first, {"program": name})
+        score = rung.summary.scores.get("combined")
+        tracked.rename(title if score is None else f"{title} · {score:.2f}")
     return rung
 
 
@@ -393,13 +395,19 @@ def show(bench: Bench, rungs: "Sequence[Rung]", comparisons: "Sequence[Compariso
 
 def short_names(specs: Sequence[str]) -> dict[str, str]:
     """Return a name for each program that fits a file: the last part of its path, as much longer as tells it apart."""
-    parts = {spec: Path(spec).resolve().parts if "/" in spec or spec in (".", "..") else (spec,) for spec in specs}
+    parts = {spec: _parts(spec) for spec in specs}
     names: dict[str, str] = {}
     for spec, own in parts.items():
         others = [other for key, other in parts.items() if key != spec]
         n = next((n for n in range(1, len(own)) if all(other[-n:] != own[-n:] for other in others)), len(own))
         names[spec] = "-".join(part.strip("/") for part in own[-n:])
     return names
+
+
+def _parts(spec: str) -> tuple[str, ...]:
+    if spec.startswith("models:/"):  # NAME@ALIAS, or NAME/NUMBER, which says nothing without its name
+        return (spec.removeprefix("models:/").replace("/", "-"),)
+    return Path(spec).resolve().parts if "/" in spec or spec in (".", "..") else (spec,)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -153,7 +153,8 @@ def run(args: argparse.Namespace) -> int:
         return dry_run(setup)
     model = experiment_name(args.program, args.cases)
     facts = describe(setup) | {"model": model}
-    name = f"{setup.settings.label} · {setup.lms.roles.label} · {datetime.now():%Y-%m-%d %H:%M}"
+    lm = setup.lms.roles.label.replace("local:", "")  # in the list of runs every letter counts
+    name = f"{setup.settings.label} · {lm} · {datetime.now():%Y-%m-%d %H:%M}"
     with track(uri, args.experiment or model, name, keep=args.out) as tracked:
         log_setup(setup, facts, tracked)
         note(f"compiling {args.program} with {args.optimizer} on {facts['n_train']} cases, LM {facts['lm']}")

@@ -27,7 +27,7 @@ def add_commands(commands: Any) -> None:
     diff.add_argument("after", metavar="B", help="number or alias")
     promote = _add(commands, "promote", run_promote, "make a version the champion")
     promote.add_argument("version", metavar="V", help="number or alias")
-    promote.add_argument("--force", action="store_true", help="even if the gate turned it down")
+    promote.add_argument("--force", action="store_true", help="even if the gate rejected it")
     _add(commands, "rollback", run_rollback, "make the champion before this one champion again")
     log = _add(commands, "log", run_log, "log what MLflow could not take, or an export that it does not know")
     log.add_argument("export", type=Path, metavar="EXPORT", help="export folder (or records file of an evaluation)")
@@ -115,7 +115,7 @@ def _by_predictor(prompts: str) -> dict[str, str]:
 
 
 def run_promote(args: argparse.Namespace) -> int:
-    """Make a version the champion; exit code 1 if the gate turned it down."""
+    """Make a version the champion; exit code 1 if the gate rejected it."""
     from programs.tracking.versions import PromotionError, find, promote
 
     version = find(args.tracking_uri, args.version, args.model)
@@ -167,7 +167,6 @@ def log_export(tracking_uri: str, export: Path, model: str | None) -> str:
     """
     from programs.export import read_manifest
     from programs.tracking import track
-    from programs.tracking.versions import find
 
     manifest = read_manifest(export)
     name = model or manifest.built_by.get("model")
@@ -180,8 +179,7 @@ def log_export(tracking_uri: str, export: Path, model: str | None) -> str:
         tracked.log_params({"lm": manifest.lm, **manifest.built_by})
         tracked.log_files(export, "export")
         tracked.register(name, export, {})
-    version = find(tracking_uri, "candidate", name)
-    return f"{version.name} {version.number}"
+    return tracked.version
 
 
 def _uri(version: "Version") -> str:

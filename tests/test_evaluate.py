@@ -58,10 +58,9 @@ def test_programs_are_rows_of_a_table_with_records_and_a_run_each(
     assert f"to look at: {Path('runs/evaluation/report.html')}" in done.err
     first = json.loads((records / "export.jsonl").read_text(encoding="utf-8").splitlines()[0])
     assert (first["id"], first["outcome"], first["prediction"]["stop_reason"]) == ("dev-0", "right", "sufficient")
-    assert [tracked["name"] for tracked in mlflow_runs(workspace)] == [
-        "evaluate naive · openai/test · 3 cases",
-        "evaluate export · openai/test · 3 cases",
-    ]
+    names = [tracked["name"].rpartition(" · ") for tracked in mlflow_runs(workspace)]
+    assert [name for name, _, _ in names] == ["naive · openai/test · 3 cases", "export · openai/test · 3 cases"]
+    assert all(0 < float(score) <= 1 for _, _, score in names)
     assert mlflow_runs(workspace)[1]["metrics"]["eval.answer_score"] == 1.0
 
 
@@ -93,6 +92,10 @@ def test_exports_of_one_name_are_kept_apart_and_named_without_their_place(
         (["runs/export/", "export"], ["runs-export", "export"]),
         (["a/x/export", "b/x/export"], ["a-x-export", "b-x-export"]),
         (["./naive", "naive"], None),
+        (
+            ["models:/agentic-sample/1", "models:/agentic-sample@champion"],
+            ["agentic-sample-1", "agentic-sample@champion"],
+        ),
     ],
 )
 def test_short_names_tell_programs_apart(specs: list[str], names: list[str] | None) -> None:

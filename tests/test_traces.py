@@ -66,6 +66,35 @@ def test_searching_takes_its_measured_time_and_predictors_share_the_rest(
         assert root.start_time_ns <= span.start_time_ns <= span.end_time_ns <= root.end_time_ns
 
 
+def test_a_rule_that_overruled_the_lm_has_the_lms_time_and_one_that_needed_none_has_not(
+    store: str, experiment: str, tmp_path: Path
+) -> None:
+    def judging(n_calls: int) -> list[float]:
+        one = record(f"dev-{n_calls}")
+        for hop in one["prediction"]["hops"]:
+            hop["judged_by"] = "rule"
+        one["prediction"]["usage"]["lm_calls"] = n_calls
+        log(store, experiment, tmp_path, one)
+        trace = next(trace for trace in logged(store, experiment) if trace.info.tags["case_id"] == one["id"])
+        return [span.end_time_ns - span.start_time_ns for span in trace.data.spans if span.name == "judge"]
+
+    assert all(judging(4))
+    assert not any(judging(2))  # the rewriter and the answerer
+
+
+def test_the_check_of_an_answer_is_a_span_and_so_is_the_answer_that_failed_it(
+    store: str, experiment: str, tmp_path: Path
+) -> None:
+    one = record()
+    check = {"outcome": "fails", "reason": "10 stands in no passage", "by": "rule", "probability": None}
+    one["prediction"] |= {"abstained": True, "answer": "The documents do not say.", "check": check}
+    log(store, experiment, tmp_path, one)
+    [trace] = logged(store, experiment)
+    spans = {span.name: span for span in trace.data.spans}
+    assert spans["answer"].outputs is None
+    assert spans["check"].outputs == {"outcome": "fails", "reason": "10 stands in no passage", "by": "rule"}
+
+
 def test_what_a_retriever_found_can_be_read(store: str, experiment: str, tmp_path: Path) -> None:
     log(store, experiment, tmp_path, record())
     [trace] = logged(store, experiment)

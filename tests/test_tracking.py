@@ -1,5 +1,6 @@
 import json
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from programs.tracking import TrackingError, track
+from programs.tracking.provenance import shareable
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +50,28 @@ def test_a_run_holds_its_params_metrics_files_and_name(store: str, tmp_path: Pat
     artifacts = Path(run.info.artifact_uri.removeprefix("file://"))
     assert (artifacts / "export" / "prompts.md").read_text(encoding="utf-8") == "提示"
     assert (artifacts / "records" / "records.jsonl").is_file()
+
+
+def test_no_name_of_the_machine_and_no_folder_is_told_of_where_a_run_comes_from(store: str) -> None:
+    with track(store, "tests", "n"):
+        pass
+    [run] = runs_in(store)
+    assert socket.gethostname() not in run.data.tags["process"]
+    assert not [tag for tag in run.data.tags.values() if tag.startswith("/")]
+
+
+@pytest.mark.parametrize(
+    ("remote", "shown"),
+    [
+        ("/srv/checkouts/rag/.", ""),
+        ("file:///srv/rag", ""),
+        ("", ""),
+        ("https://me:SECRET@git.example.com/rag.git", "https://git.example.com/rag.git"),
+        ("git@git.example.com:team/rag.git", "git@git.example.com:team/rag.git"),
+    ],
+)
+def test_a_remote_is_told_without_secrets_and_a_folder_is_not(remote: str, shown: str) -> None:
+    assert shareable(remote) == shown
 
 
 def test_artifacts_lie_beside_the_database_wherever_the_command_was_started(

@@ -61,7 +61,7 @@ def registry(
     exports = [compiled_export(folder / name, project / "runs" / "index", f"Answer {name}.") for name in ("one", "two")]
     run_id = MlflowClient(uri).create_run(experiment).info.run_id
     for export in exports:
-        register(uri, NAME, export, run_id, {"gate": "pass", "score": None})
+        register(uri, NAME, export, run_id, {"gate": "promote", "score": None})
     yield Registry(uri, *exports, folder, run_id)
     mlflow.set_tracking_uri(None)
 
@@ -72,8 +72,14 @@ def test_the_newest_version_is_the_candidate_and_says_what_it_is(registry: Regis
     assert "candidate" in newest.aliases
     facts = {name: newest.tags[name] for name in ("gate", "lm", "optimizer", "seed_score", "compiled_score")}
     assert facts == {
-        "gate": "pass", "lm": "openai/test", "optimizer": "bootstrap", "seed_score": "0.500", "compiled_score": "0.750",
+        "gate": "promote", "lm": "openai/test", "optimizer": "bootstrap",
+        "seed_score": "0.500", "compiled_score": "0.750",
     }  # fmt: skip
+    described = MlflowClient(registry.uri).get_model_version(NAME, "2").description
+    assert described == "bootstrap for openai/test: 0.500 → 0.750, gate: promote"
+    model_id = MlflowClient(registry.uri).get_model_version(NAME, "2").source.removeprefix("models:/")
+    told = MlflowClient(registry.uri).get_logged_model(model_id).tags
+    assert not [value for value in told.values() if value.startswith("/")]
     assert newest.tags["corpus_version"]
     assert newest.run_id == registry.run_id
 
@@ -113,16 +119,28 @@ def test_champions_are_promoted_and_rolled_back_one_by_one(registry: Registry) -
         roll_back(registry.uri)
 
 
-def test_what_the_gate_turned_down_is_promoted_only_by_force(registry: Registry) -> None:
+def test_what_the_gate_rejected_is_promoted_only_by_force(registry: Registry) -> None:
     client = MlflowClient(registry.uri)
-    client.set_model_version_tag(NAME, "2", "gate", "fail: worse on zh")
+    client.set_model_version_tag(NAME, "2", "gate", "reject")
     try:
         refused = find(registry.uri, "2")
-        with pytest.raises(PromotionError, match=r"turned version 2 down \(fail: worse on zh\)"):
+        with pytest.raises(PromotionError, match="the gate rejected version 2"):
             promote(registry.uri, refused)
         assert "champion" in promote(registry.uri, refused, force=True).aliases
     finally:
-        client.set_model_version_tag(NAME, "2", "gate", "pass")
+        client.set_model_version_tag(NAME, "2", "gate", "promote")
+
+
+def test_a_rejected_version_is_registered_and_the_candidate_stays(registry: Registry, project: Path) -> None:
+    gate = {"verdict": "reject", "reasons": []}
+    worse = compiled_export(registry.folder / "worse", project / "runs" / "index", "Answer two.", gate=gate)
+    client = MlflowClient(registry.uri)
+    version = register(registry.uri, NAME, worse, registry.run_id, {})
+    try:
+        assert (version.number, version.tags["gate"]) == (3, "reject")
+        assert find(registry.uri, "candidate").number == 2
+    finally:
+        client.delete_model_version(NAME, str(version.number))
 
 
 @pytest.mark.parametrize(

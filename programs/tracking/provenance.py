@@ -1,23 +1,38 @@
 """Where a run comes from: commit, uncommitted changes, package versions. No path and no secret is in it."""
 
 import platform
+import re
 import subprocess
 from collections.abc import Mapping
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+from programs.addresses import without_secrets
+
 _ROOT = Path(__file__).parents[2]
 _GIT_S = 10
 
 
 def describe_code() -> dict[str, str]:
-    """Return the commit of this code and whether it was changed since; empty where it is no checkout."""
+    """Return the commit of this code, whether it was changed since, and its remote; empty where it is no checkout."""
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return {}
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".")
-    return {"mlflow.source.git.commit": commit, "mlflow.source.git.dirty": str(bool(changed)).lower()}
+    remote = shareable(_git("remote", "get-url", "origin") or "")  # else MLflow notes it as it is
+    return {
+        "mlflow.source.git.commit": commit,
+        "mlflow.source.git.dirty": str(bool(changed)).lower(),
+        "mlflow.source.git.repoURL": remote,
+    }
+
+
+def shareable(remote: str) -> str:
+    """Return the address of a remote without its secrets; empty where it is a folder of this machine."""
+    if re.match(r"[\w.-]+@[\w.-]+:", remote):  # git@host:owner/name
+        return remote
+    return without_secrets(remote) if re.match(r"(https?|ssh|git)://", remote) else ""
 
 
 def _git(*command: str) -> str | None:

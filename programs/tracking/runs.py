@@ -1,6 +1,7 @@
 """MLflow runs: one a compile, with a child a trial; one an evaluation. A store that fails loses nothing."""
 
 import difflib
+import hashlib
 import json
 import os
 import socket
@@ -26,8 +27,10 @@ from programs.tracking.versions import promote, register
 
 EVALUATION_RUN = {"mlflow.runType": "genai_evaluate"}  # shows a run, and its traces, among the evaluations of the UI
 _PROCESS = "process"
+_VERSION = "version"
 _PARENT = "mlflow.parentRunId"
 _PARAM_CHARS = 250
+_DIGITS = 4  # of a score; 0.7142857142857143 reads badly in a table
 _SLICES = ("kind", "lang")
 _SLICE_SCORES = ("combined", "answer_score", "all_evidence_recall_at_5")
 _TOTALS = ("n", "n_errors", "lm_calls", "tokens", "cost_usd", "parse_failures", "n_cached_calls")
@@ -61,7 +64,8 @@ class TrackedRun:
 
     def log_summary(self, prefix: str, summary: Any) -> None:
         """Log everything a summary of an evaluation measured."""
-        self.log_scores(prefix, {**summary.scores, **summary.abstention})
+        main = {name: summary.scores.get(name) for name in _SLICE_SCORES}  # tables show columns in this order
+        self.log_scores(prefix, _rounded({**main, **summary.scores, **summary.abstention}))
         self.log_scores(prefix, {name: float(getattr(summary, name)) for name in _TOTALS})
         self.log_scores(prefix, {"seconds_p50": summary.seconds_p50, "seconds_p95": summary.seconds_p95})
         self.log_scores(f"{prefix}.outcome", {name: float(n) for name, n in summary.outcomes.items()})
@@ -77,7 +81,7 @@ class TrackedRun:
                 summary = summarise(part)
                 scores |= {f"{value}.{name}": summary.scores.get(name) for name in _SLICE_SCORES}
                 scores[f"{value}.n"] = float(len(part))
-            self.add("metrics", {"metrics": _prefixed(f"{prefix}.{key}/", scores), "step": 0, "time": _now()})
+            self.add("metrics", {"metrics": _prefixed(f"{prefix}.{key}/", _rounded(scores)), "step": 0, "time": _now()})
 
     def log_program(self, prefix: str, program: Any) -> None:
         """Log how many demos and how long a prompt every predictor has, as `<prefix>.predictor/<predictor>.<name>`."""
@@ -190,7 +194,7 @@ class TrackedRun:
         self.add("traces", {"tags": dict(tags)}, records)
 
     def register(self, name: str, export: Path, tags: Mapping[str, Any], *, champion: bool = False) -> None:
-        """Register an export as a model version; it becomes the candidate, and the champion if the gate says so."""
+        """Register an export as a model version: the candidate unless the gate rejected it, or even the champion."""
         values = {"name": name, "tags": {key: value for key, value in tags.items() if value is not None}}
         self.add("version", values | {"champion": champion}, export)
 
@@ -216,6 +220,11 @@ class TrackedRun:
             while self._left:
                 _send(self._target, self._left[0])
                 self._left.pop(0)
+
+    @property
+    def version(self) -> str:
+        """Name and number of the version that the run registered; empty before that."""
+        return str(self._target.client.get_run(self.run_id).data.tags.get(_VERSION, ""))
 
     @property
     def left(self) -> tuple[Entry, ...]:
@@ -309,7 +318,7 @@ def _send_version(target: _Target, entry: Entry) -> None:
     version = register(target.tracking_uri, values["name"], Path(str(entry.path)), target.run_id, values["tags"])
     if values["champion"]:
         promote(target.tracking_uri, version)
-    target.client.set_tag(target.run_id, "version", f"{version.name} {version.number}")
+    target.client.set_tag(target.run_id, _VERSION, f"{version.name} {version.number}")
 
 
 @contextmanager
@@ -331,7 +340,7 @@ def track(tracking_uri: str, experiment: str, name: str, *, keep: Path | None = 
             experiment_id = make_experiment(tracking_uri, experiment)
             _close_orphans(experiment_id)
             # MLflow would note the absolute path of the script.
-            tags = {"mlflow.source.name": Path(sys.argv[0]).name, _PROCESS: f"{socket.gethostname()}:{os.getpid()}"}
+            tags = {"mlflow.source.name": Path(sys.argv[0]).name, _PROCESS: f"{_machine()}:{os.getpid()}"}
             active = mlflow.start_run(run_name=name, tags=tags | describe_code())
         except OSError as error:
             raise tracking_error(tracking_uri, error) from error
@@ -403,6 +412,10 @@ def prompt_text(predictor: Any) -> str:
     return "\n\n".join(f"[{one['role']}]\n{one['content']}" for one in format_prompt(predictor, "{%s}"))
 
 
+def _rounded(scores: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {name: None if value is None else round(value, _DIGITS) for name, value in scores.items()}
+
+
 def _prefixed(prefix: str, scores: Mapping[str, float | None]) -> dict[str, float]:
     return {f"{prefix}{name}": float(value) for name, value in scores.items() if value is not None}
 
@@ -416,8 +429,13 @@ def _close_orphans(experiment_id: str) -> None:
     running = mlflow.search_runs([experiment_id], "attributes.status = 'RUNNING'", output_format="list")
     for one in running:
         host, _, pid = one.data.tags.get(_PROCESS, "").rpartition(":")
-        if host == socket.gethostname() and not _is_alive(int(pid)):
+        if host == _machine() and not _is_alive(int(pid)):
             MlflowClient().set_terminated(one.info.run_id, "KILLED")
+
+
+def _machine() -> str:
+    """Return what tells this machine from others, and its name to nobody."""
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]
 
 
 def _is_alive(pid: int) -> bool:

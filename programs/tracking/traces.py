@@ -33,6 +33,7 @@ _PREVIEW_CHARS = 1000
 _CODE = AssessmentSource(AssessmentSourceType.CODE, "trainsets.metrics")
 _PEOPLE = AssessmentSource(AssessmentSourceType.HUMAN, "gold cases")
 _NS = 1_000_000_000
+_CUT_ELSEWHERE = ("_at_1", "_at_3", "_at_10")  # the run and its records have them; a list of cases shows three scores
 _SHARED = "an even share of the time that was not spent searching"
 
 
@@ -112,7 +113,7 @@ def _assess(record: Mapping[str, Any], run_id: str, trace_id: str) -> list[Any]:
     common: dict[str, Any] = {"trace_id": trace_id, "metadata": metadata}
     found: list[Any] = [Feedback("outcome", record["outcome"], source=_CODE, rationale=record.get("detail"), **common)]
     for name, value in record["scores"].items():
-        if value is not None:
+        if value is not None and not name.endswith(_CUT_ELSEWHERE):
             found.append(Feedback(name, value, source=_CODE, **common))
     if record.get("gold"):
         found.append(Expectation("accepted_answers", record["gold"], source=_PEOPLE, **common))
@@ -203,6 +204,7 @@ def _steps(prediction: Mapping[str, Any]) -> Iterator[_Step]:
     n_planned = next((number for number, hop in enumerate(hops, 1) if hop["verdict"]), len(hops))
     planned = [{"tool": hop["tool"], "query": hop["query"]} for hop in hops[:n_planned]]
     question = {"question": prediction.get("question")}
+    overruled = _rules_had_an_lm(prediction)
     if hops and hops[0]["decided_by"] == "lm":
         yield _Step("plan", SpanType.LLM, question, planned, None)
     for number, hop in enumerate(hops, 1):
@@ -211,13 +213,27 @@ def _steps(prediction: Mapping[str, Any]) -> Iterator[_Step]:
             yield _Step("rewrite", SpanType.LLM, {"missing": hops[number - 2]["missing"]}, asked, None, number)
         yield _search(hop, shown, number)
         if hop["verdict"]:
-            said = {name: hop[name] for name in ("verdict", "missing", "quotes")}
-            is_lm = hop["judged_by"] == "lm"
+            said = {name: hop[name] for name in ("verdict", "judged_by", "missing", "quotes") if hop[name]}
+            is_lm = hop["judged_by"] == "lm" or (overruled and bool(hop["judged"]))
             kind, seconds = (SpanType.LLM, None) if is_lm else (SpanType.EVALUATOR, 0.0)
             yield _Step("judge", kind, {"passages": hop["judged"]}, said, seconds, number)
-    if shown and not prediction["abstained"]:
-        said = {"answer": prediction["answer"], "citations": prediction["citations"]}
-        yield _Step("answer", SpanType.LLM, question | {"passages": list(shown)}, said, None)
+    check = prediction.get("check")
+    if shown and (check or not prediction["abstained"]):
+        given = None if prediction["abstained"] else {name: prediction[name] for name in ("answer", "citations")}
+        yield _Step("answer", SpanType.LLM, question | {"passages": list(shown)}, given, None)
+    if check:
+        kind, seconds = (SpanType.LLM, None) if check["by"] == "lm" else (SpanType.EVALUATOR, 0.0)
+        told = {name: value for name, value in check.items() if value not in (None, "")}
+        yield _Step("check", kind, {"answer": prediction["answer"]}, told, seconds)
+
+
+def _rules_had_an_lm(prediction: Mapping[str, Any]) -> bool:
+    """Return whether there were more LM calls than the steps that an LM decided: a rule may overrule what it read."""
+    hops: list[dict[str, Any]] = prediction.get("hops") or []
+    decided = sum((hop["decided_by"] == "lm") + (hop["judged_by"] == "lm") for hop in hops)
+    check = prediction.get("check") or {}
+    answered = bool(check) or not prediction.get("abstained", True)
+    return (prediction.get("usage") or {}).get("lm_calls", 0) > decided + answered + (check.get("by") == "lm")
 
 
 def _search(hop: Mapping[str, Any], shown: Mapping[str, Mapping[str, Any]], number: int) -> _Step:
@@ -236,7 +252,8 @@ def _search(hop: Mapping[str, Any], shown: Mapping[str, Mapping[str, Any]], numb
 def _outcome(record: Mapping[str, Any]) -> dict[str, Any]:
     prediction = record["prediction"] or {}
     said = {name: prediction.get(name) for name in ("answer", "citations", "abstained", "stop_reason")}
-    return said | {"outcome": record["outcome"], "error": record["error"]}
+    told = {**said, "outcome": record["outcome"], "detail": record.get("detail"), "error": record["error"]}
+    return {name: value for name, value in told.items() if value not in (None, "", [])}
 
 
 def _tokens(usage: Mapping[str, Any]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from mlflow.tracking import MlflowClient
 from mlflow.types import ColSpec, DataType, Schema
 from mlflow.types.schema import Array, Object, Property
 
+from programs.tracking.provenance import describe_code
 from programs.tracking.pyfunc import CONFIG
 from programs.tracking.stores import guarded
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from programs.export import Manifest
 
 CHAMPION, CANDIDATE = "champion", "candidate"
+_REJECTED = "reject"  # a verdict of the gate
 _PROJECT = "compiled-rag"
 _ROOT = Path(__file__).parents[2]
 # What an export needs to run; no gold case is among it.
@@ -85,7 +88,7 @@ def registry_name(text: str) -> str:
 
 
 def register(tracking_uri: str, name: str, export: Path, run_id: str, tags: Mapping[str, Any]) -> Version:
-    """Register an export as the next version of a model and make it the candidate; one that is there is left alone.
+    """Register an export as the next version of a model, the candidate unless rejected; a known one is left alone.
 
     The version holds the export, the code that runs it and the requirements of both, and nothing pickled.
 
@@ -109,12 +112,14 @@ def register(tracking_uri: str, name: str, export: Path, run_id: str, tags: Mapp
         model_id = _log_model(export, manifest, run_id)
         shown = _tags_of(manifest) | {key: str(value) for key, value in tags.items() if value is not None}
         source = f"models:/{model_id}"
-        known = client.create_model_version(name, source, run_id=run_id, tags=shown, model_id=model_id)
+        known = client.create_model_version(name, source, run_id, shown, description=_say(shown), model_id=model_id)
     if _PROMPTS not in known.tags:
         numbers = _register_prompts(client, name, program, f"version {known.version}", run_id)
         listed = " ".join(f"{predictor}={number}" for predictor, number in numbers.items())
         client.set_model_version_tag(name, known.version, _PROMPTS, listed)
-        _set_alias(client, find(tracking_uri, str(known.version), name), CANDIDATE)
+        registered = find(tracking_uri, str(known.version), name)
+        if registered.tags.get("gate") != _REJECTED:
+            _set_alias(client, registered, CANDIDATE)
     return find(tracking_uri, str(known.version), name)
 
 
@@ -137,7 +142,9 @@ def _same_export(client: MlflowClient, name: str, manifest: "Manifest") -> Any:
 def _tags_of(manifest: "Manifest") -> dict[str, str]:
     built_by = manifest.built_by
     wanted = {name: built_by.get(name) for name in ("optimizer", "seed_score", "compiled_score")}
-    known = {
+    wanted["gate"] = (built_by.get("gate") or {}).get("verdict")
+    told = {name: _shown(value) for name, value in wanted.items() if value is not None}
+    return told | {
         "program": manifest.program,
         "lm": manifest.lm,
         "corpus_version": manifest.index.corpus_version,
@@ -145,7 +152,14 @@ def _tags_of(manifest: "Manifest") -> dict[str, str]:
         _STATE: manifest.state_sha256,
         _CREATED: manifest.created,
     }
-    return known | {name: _shown(value) for name, value in wanted.items() if value is not None}
+
+
+def _say(tags: Mapping[str, str]) -> str:
+    """Return one line on a version, for the list of versions."""
+    line = f"{tags.get('optimizer', 'export')} for {tags['lm']}"
+    if "seed_score" in tags and "compiled_score" in tags:
+        line += f": {tags['seed_score']} → {tags['compiled_score']}"
+    return f"{line}, gate: {tags['gate']}" if "gate" in tags else line
 
 
 def _shown(value: Any) -> str:
@@ -171,6 +185,7 @@ def _log_model(export: Path, manifest: "Manifest", run_id: str) -> str:
             input_example=_EXAMPLE,
             metadata={"lm": manifest.lm, "corpus_version": manifest.index.corpus_version},
             validate_serving_input=False,
+            tags=describe_code() | {"mlflow.source.name": Path(sys.argv[0]).name},
         )
     return str(info.model_id)
 
@@ -297,11 +312,10 @@ def promote(tracking_uri: str, version: Version, *, force: bool = False) -> Vers
     """Make a version the champion.
 
     Raises:
-        PromotionError: The gate turned it down; `force` promotes it all the same.
+        PromotionError: The gate rejected it; `force` promotes it all the same.
     """
-    verdict = version.tags.get("gate", "")
-    if verdict.startswith("fail") and not force:
-        raise PromotionError(f"the gate turned version {version.number} down ({verdict}); promote it with --force")
+    if version.tags.get("gate") == _REJECTED and not force:
+        raise PromotionError(f"the gate rejected version {version.number}; promote it all the same with --force")
     client = MlflowClient(tracking_uri)
     past = _past(client, version.name)
     if not past or past[-1] != version.number:
