@@ -199,7 +199,7 @@ def finish(
     save_export(programs["compiled"], out, lm=roles.label, index=setup.tools.facts, built_by=facts, changes=changes)
     log_results(tracked, out, results)
     tracked.log_files(page)
-    tracked.log_prompt_diff(setup.program, programs["compiled"])
+    tracked.log_prompts(setup.program, programs["compiled"])
     tracked.log_spend("compile", setup.lms.compiling.answer.meter.usage)
     verdict = result.verdict if result else None
     tracked.log_tags({"gate": verdict})

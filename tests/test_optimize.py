@@ -132,6 +132,8 @@ def test_a_compile_ends_with_a_table_an_export_and_a_tracked_run(finished: Compi
     assert re.fullmatch(r"bootstrap · openai/test · [\d-]+ [\d:]+ · 0\.\d\d → \d\.\d\d", tracked["name"])
     assert tracked["params"] | {"optimizer": "bootstrap", "n_train": "6", "lm": "openai/test"} == tracked["params"]
     assert f"{tracked['metrics']['compiled.combined']:.3f}" == rows["compiled"]
+    sizes = [tracked["metrics"][f"{which}.predictor/answer.demos"] for which in ("seed", "compiled")]
+    assert sizes[0] == 0 < sizes[1]
     artifacts = {path.name for path in (workspace / "runs" / "mlartifacts").rglob("*") if path.is_file()}
     assert artifacts >= {"program.json", "manifest.json", "prompts.md", "seed.jsonl", "compiled.jsonl"}
 

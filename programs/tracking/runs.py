@@ -91,8 +91,10 @@ class TrackedRun:
             sizes[f"{name}.prompt_chars"] = float(len(prompt_text(predictor)))
         self.add("metrics", {"metrics": _prefixed(f"{prefix}.predictor/", sizes), "step": 0, "time": _now()})
 
-    def log_prompt_diff(self, seed: Any, compiled: Any) -> None:
-        """Log what compiling changed in every prompt, as one diff a predictor that changed."""
+    def log_prompts(self, seed: Any, compiled: Any) -> None:
+        """Log the size of every prompt before and after, and one diff a predictor that compiling changed."""
+        self.log_program("seed", seed)
+        self.log_program("compiled", compiled)
         after = dict(compiled.named_predictors())
         for name, predictor in seed.named_predictors():
             lines = diff_lines(prompt_text(predictor), prompt_text(after[name]), "seed", "compiled")
