@@ -381,6 +381,7 @@ def show(bench: Bench, rungs: "Sequence[Rung]", comparisons: "Sequence[Compariso
         title += compiled_for_others(bench.args.programs, bench.label)
         show_table(title, tables.COLUMNS, [tables.table_row(spec, one) for spec, one in summaries.items()])
         show_table("answers and evidence", *tables.quality_table(summaries))
+        sys.stdout.write("".join(f"{line}\n" for line in tables.describe_cut_off(summaries)))
     show_table("what became of the cases", *tables.outcome_table({one.name: one.summary for one in rungs}))
     if any(one.slices for one in rungs):
         score = "evidence in the first 10 passages" if bench.args.retrieval_only else "score"

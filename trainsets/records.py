@@ -28,8 +28,8 @@ program are in `<name>.repeat-2.jsonl` and so on. A record:
   the file), `n` (cases scored in both), `n_left_out` (errored in either, or in one of the two only), `interval` (mean
   of program − baseline; null if `n` is 0), `mcnemar` (`only_first`: right in the baseline only, `only_second`: right
   in the program only, `p_value`), `transitions` (`before`, `after`, `n`, `ids`, with those that stayed; most frequent
-  first), and `slices` (`by`, `value`, `n`, `baseline`, `program`, `difference`, `interval`), `n_answered` (cases that both answered or abstained from in words) and
-  `n_same_answers` (in which both said the same, word for word, citing the same passages).
+  first), `slices` (`by`, `value`, `n`, `baseline`, `program`, `difference`, `interval`), `n_answered` (cases in which
+  both said something) and `n_same_answers` (in which both said the same, citing the same passages).
 """
 
 import codecs

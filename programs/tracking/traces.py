@@ -1,7 +1,9 @@
-"""MLflow traces made from the records of an evaluation: a span a hop, tool and predictor, the scores attached."""
+"""MLflow traces made from records: a span a hop, tool and predictor; the scores of an evaluated case attached."""
 
 import hashlib
 import json
+import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -27,6 +29,8 @@ from mlflow.tracing.constant import (
     TraceMetadataKey,
     TraceTagKey,
 )
+
+from programs.tracking.stores import find_experiment, one_error
 
 _BATCH = 25  # traces whose spans are sent at once; no more of them are in memory
 _PREVIEW_CHARS = 1000
@@ -65,6 +69,40 @@ def log_traces(tracking_uri: str, experiment_id: str, run_id: str, records: Path
     return n_logged
 
 
+def open_served(tracking_uri: str, program: str) -> str:
+    """Open the experiment of the answers that programs of this name give, made if it is new; returns its id.
+
+    Raises:
+        TrackingError: The store can't be used.
+    """
+    with one_error(tracking_uri):
+        return find_experiment(tracking_uri, f"{program}-served")
+
+
+def log_answer(tracking_uri: str, experiment_id: str, prediction: Mapping[str, Any], tags: Mapping[str, str]) -> str:
+    """Log an answer that was given just now as a trace of its own; returns the id of the trace.
+
+    Args:
+        tracking_uri: The store.
+        experiment_id: Where the trace goes, see `open_served`.
+        prediction: A run as plain data, see `programs.record.to_json`.
+        tags: Further tags: program, LM.
+
+    Raises:
+        TrackingError: The store did not take it.
+    """
+    record = {name: prediction.get(name) for name in ("question", "error")}
+    record |= {"prediction": prediction, "seconds": prediction["usage"]["seconds"]}
+    trace_id, start_ns = f"tr-{uuid.uuid4().hex}", time.time_ns() - _duration_ns(record)
+    abstained = str(prediction["abstained"]).lower()
+    told = {TraceTagKey.TRACE_NAME: "answer", "stop_reason": _stop_reason(record), "abstained": abstained, **tags}
+    with one_error(tracking_uri):
+        client = TracingClient(tracking_uri)
+        client.start_trace(_trace_info(record, trace_id, experiment_id, start_ns, told))
+        client.log_spans(experiment_id, _Timeline(trace_id, start_ns).spans_of(record))
+    return trace_id
+
+
 def _read(records: Path) -> Iterator[dict[str, Any]]:
     with records.open(encoding="utf-8") as lines:
         for line in lines:
@@ -78,9 +116,31 @@ def _duration_ns(record: Mapping[str, Any]) -> int:
 def _describe_trace(
     record: Mapping[str, Any], experiment_id: str, run_id: str, start_ns: int, tags: Mapping[str, str]
 ) -> TraceInfo:
-    prediction = record["prediction"] or {}
     trace_id = "tr-" + _digest(run_id, *tags.values(), record["id"])
-    usage = prediction.get("usage") or {}
+    told = {
+        TraceTagKey.TRACE_NAME: record["id"],
+        "case_id": record["id"],
+        "outcome": record["outcome"],
+        "stop_reason": _stop_reason(record),
+        "kind": record.get("kind") or "",
+        "lang": record.get("lang") or "",
+        **tags,
+    }
+    info = _trace_info(record, trace_id, experiment_id, start_ns, told)
+    info.client_request_id = record["id"]
+    info.trace_metadata[TraceMetadataKey.SOURCE_RUN] = run_id
+    info.assessments = _assess(record, run_id, trace_id)
+    return info
+
+
+def _stop_reason(record: Mapping[str, Any]) -> str:
+    return (record["prediction"] or {}).get("stop_reason") or "error"
+
+
+def _trace_info(
+    record: Mapping[str, Any], trace_id: str, experiment_id: str, start_ns: int, tags: Mapping[str, str]
+) -> TraceInfo:
+    prediction = record["prediction"] or {}
     return TraceInfo(
         trace_id=trace_id,
         trace_location=TraceLocation.from_experiment_id(experiment_id),
@@ -89,21 +149,8 @@ def _describe_trace(
         state=TraceState.ERROR if record["error"] else TraceState.OK,
         request_preview=record["question"][:_PREVIEW_CHARS],
         response_preview=(record["error"] or prediction.get("answer") or "")[:_PREVIEW_CHARS],
-        client_request_id=record["id"],
-        trace_metadata={
-            TraceMetadataKey.SOURCE_RUN: run_id,
-            TraceMetadataKey.TOKEN_USAGE: json.dumps(_tokens(usage)),
-        },
-        tags={
-            TraceTagKey.TRACE_NAME: record["id"],
-            "case_id": record["id"],
-            "outcome": record["outcome"],
-            "stop_reason": prediction.get("stop_reason") or "error",
-            "kind": record.get("kind") or "",
-            "lang": record.get("lang") or "",
-            **tags,
-        },
-        assessments=_assess(record, run_id, trace_id),
+        trace_metadata={TraceMetadataKey.TOKEN_USAGE: json.dumps(_tokens(prediction.get("usage") or {}))},
+        tags=dict(tags),
     )
 
 
@@ -252,7 +299,7 @@ def _search(hop: Mapping[str, Any], shown: Mapping[str, Mapping[str, Any]], numb
 def _outcome(record: Mapping[str, Any]) -> dict[str, Any]:
     prediction = record["prediction"] or {}
     said = {name: prediction.get(name) for name in ("answer", "citations", "abstained", "stop_reason")}
-    told = {**said, "outcome": record["outcome"], "detail": record.get("detail"), "error": record["error"]}
+    told = {**said, **{name: record.get(name) for name in ("outcome", "detail", "error")}}
     return {name: value for name, value in told.items() if value not in (None, "", [])}
 
 

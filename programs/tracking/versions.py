@@ -197,9 +197,19 @@ class _Flavor:
     """
 
     @staticmethod
-    def save_model(validate_serving_input: bool, mlflow_model: Model, **kwargs: Any) -> None:
+    def save_model(path: str, validate_serving_input: bool, mlflow_model: Model, **kwargs: Any) -> None:
         mlflow_model.artifact_path = "program"  # not the absolute place of the artifacts
-        mlflow.pyfunc.save_model(model_config=dict(CONFIG), mlflow_model=mlflow_model, **kwargs)
+        mlflow.pyfunc.save_model(path, model_config=dict(CONFIG), mlflow_model=mlflow_model, **kwargs)
+        _keep_out_bytecode(Path(path))
+
+
+def _keep_out_bytecode(code: Path) -> None:
+    """Put a file where Python would make a folder for the bytecode of the code in a version.
+
+    A version in a local store is run where it lies, and its bytecode would hold the absolute path of that place.
+    """
+    for folder in {source.parent for source in code.rglob("*.py")}:
+        (folder / "__pycache__").write_text("No bytecode is kept here: it would hold the path of this folder.\n")
 
 
 def requirements(lm: str) -> list[str]:
