@@ -40,7 +40,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     ask.add_argument("--show-hops", action="store_true", help="show what was searched, found and judged")
     ask.add_argument("--json", action="store_true", help="print the whole record as JSON")
     ask.add_argument("--today", metavar="DATE", help="day from which `last month` is counted, as 2026-01-31 (today)")
-    ask.add_argument("--trace", action="store_true", help="log the run as a trace, to PROGRAM-served in the MLflow store")
+    ask.add_argument(
+        "--trace", action="store_true", help="log the run as a trace, to PROGRAM-served in the MLflow store"
+    )
     ask.set_defaults(run=run_ask)
     add_index_flag(ask)
     add_tool_flags(ask)

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +209,25 @@ def test_an_index_in_a_folder_that_may_only_be_read_is_searched(index: Index) ->
 def test_an_index_tells_which_documents_and_passages_it_holds(tools: Any) -> None:
     held = ["cable", "cable#0", "zh-fan", "cable#1", "cables", "#0", "", 7]
     assert [one in tools.index for one in held] == [True, True, True, False, False, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda manifest: "{", "the manifest of the index is damaged; build the index again"),
+        (lambda manifest: "[]", "the manifest of the index is damaged"),
+        (lambda manifest: json.dumps(manifest | {"n_passages": "many"}), "the manifest of the index is damaged"),
+        (lambda manifest: json.dumps(manifest | {"words": 3}), "the manifest of the index is damaged"),
+        (lambda manifest: json.dumps(manifest | {"schema": {"year": "int"}}), "the manifest of the index is damaged"),
+        (lambda manifest: json.dumps(manifest | {"format": 1}), "the index has another format; build it again"),
+        (lambda manifest: json.dumps(manifest | {"more": 1}), "the index has another format; build it again"),
+    ],
+)
+def test_a_manifest_that_was_edited_is_one_line(
+    index: Index, tmp_path: Path, edit: Callable[[dict[str, Any]], str], message: str
+) -> None:
+    shutil.copytree(index.path, tmp_path / "i")
+    path = tmp_path / "i" / (tmp_path / "i" / "CURRENT").read_text().strip() / "manifest.json"
+    path.write_text(edit(json.loads(path.read_text(encoding="utf-8"))), encoding="utf-8")
+    with pytest.raises(IndexMismatch, match=f"^{tmp_path}/i: {message}"):
+        open_index(tmp_path / "i", HashEmbedder())

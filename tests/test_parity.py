@@ -73,7 +73,9 @@ class Logged:
 def logged(new_store: Callable[[Path], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logged]:
     folder = tmp_path_factory.mktemp("logged")
     build_index(SAMPLE, folder / "index")
-    export = compiled_export(folder / "export", folder / "index", "Answer from the passages, in as few words as can be.")
+    export = compiled_export(
+        folder / "export", folder / "index", "Answer from the passages, in as few words as can be."
+    )
     yield Logged(folder / "index", export, new_store(folder))
     mlflow.set_tracking_uri(None)
 

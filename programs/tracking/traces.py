@@ -30,6 +30,7 @@ from mlflow.tracing.constant import (
     TraceTagKey,
 )
 
+from programs.tracking.journal import PendingError
 from programs.tracking.stores import find_experiment, one_error
 
 _BATCH = 25  # traces whose spans are sent at once; no more of them are in memory
@@ -52,6 +53,9 @@ def log_traces(tracking_uri: str, experiment_id: str, run_id: str, records: Path
         run_id: The run that they belong to.
         records: One record a line, as an evaluation writes them.
         tags: Further tags of every trace: program, version.
+
+    Raises:
+        PendingError: A line is no record of an evaluation.
     """
     client, n_logged = TracingClient(tracking_uri), 0
     end_ns = records.stat().st_mtime_ns
@@ -59,10 +63,13 @@ def log_traces(tracking_uri: str, experiment_id: str, run_id: str, records: Path
     lines = _read(records)
     while batch := list(islice(lines, _BATCH)):
         spans: list[Span] = []
-        for record in batch:
-            info = _describe_trace(record, experiment_id, run_id, clock, tags)
+        for number, record in enumerate(batch, start=n_logged + 1):
+            try:
+                info = _describe_trace(record, experiment_id, run_id, clock, tags)
+                spans += _Timeline(info.trace_id, clock).spans_of(record)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise _no_record(records, number, error) from None
             client.start_trace(info)
-            spans += _Timeline(info.trace_id, clock).spans_of(record)
             clock += _duration_ns(record)
         client.log_spans(experiment_id, spans)
         n_logged += len(batch)
@@ -105,8 +112,17 @@ def log_answer(tracking_uri: str, experiment_id: str, prediction: Mapping[str, A
 
 def _read(records: Path) -> Iterator[dict[str, Any]]:
     with records.open(encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line)
+        for number, line in enumerate(lines, start=1):
+            try:
+                record = json.loads(line)
+                _duration_ns(record)
+            except (AttributeError, TypeError, ValueError) as error:
+                raise _no_record(records, number, error) from None
+            yield record
+
+
+def _no_record(records: Path, number: int, error: Exception) -> PendingError:
+    return PendingError(f"{records}:{number}: no record of an evaluation ({type(error).__name__}: {error})")
 
 
 def _duration_ns(record: Mapping[str, Any]) -> int:

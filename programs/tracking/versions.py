@@ -78,7 +78,7 @@ class Version:
     def prompts(self) -> dict[str, int]:
         """The version of every predictor's prompt in the prompt registry."""
         pairs = (pair.rpartition("=") for pair in self.tags.get(_PROMPTS, "").split())
-        return {predictor: int(number) for predictor, _, number in pairs}
+        return {predictor: int(number) for predictor, _, number in pairs if number.isdecimal()}
 
 
 def registry_name(text: str) -> str:
@@ -354,7 +354,8 @@ def roll_back(tracking_uri: str, name: str | None = None) -> Version:
 
 
 def _past(client: MlflowClient, name: str) -> list[int]:
-    return [int(number) for number in client.get_registered_model(name).tags.get(_PAST, "").split()]
+    told = client.get_registered_model(name).tags.get(_PAST, "").split()
+    return [int(number) for number in told if number.isdecimal()]  # a tag can be edited in the UI
 
 
 @contextmanager
