@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import dspy
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, field_validator
 
 from programs.adapter import LeanJSONAdapter
 from programs.rag import AgenticRAG, HybridRAG, NaiveRAG
@@ -27,6 +27,18 @@ FORMAT = 1
 FILES = ("program.json", "manifest.json", "prompts.md")
 TOOL_PREDICTORS = frozenset({"write_query", "call_tool"})  # there only where the toolbox has something to ask
 _LIBRARIES = ("dspy", "chromadb", "rank-bm25", "sentence-transformers", "mlflow")
+
+
+class _PredictorState(BaseModel):
+    """What DSPy keeps of a predictor, as far as it does not look itself."""
+
+    model_config = ConfigDict(extra="allow")
+
+    demos: list[dict[str, Any]]
+    signature: dict[str, Any]
+
+
+_STATE = TypeAdapter(dict[str, _PredictorState])
 
 
 class ProgramStateError(ValueError):
@@ -232,17 +244,12 @@ def _read_state(folder: Path, manifest: Manifest) -> dict[str, Any]:
         raise ProgramStateError(f"{path}: missing or not UTF-8; export the program again") from None
     if _sha256(text) != manifest.state_sha256:
         raise ProgramStateError(f"{path}: not the file that manifest.json describes; export the program again")
-    state: Any = _read_object(text)
-    if not isinstance(state, dict):
-        raise ProgramStateError(f"{path}: not the state of a program; export the program again")
-    return state
-
-
-def _read_object(text: str) -> Any:
     try:
-        return json.loads(text)
-    except (RecursionError, ValueError):
-        return None
+        _STATE.validate_json(text)
+    except ValidationError as error:
+        raise ProgramStateError(f"{path}: not the state of a program ({_first_line(error)})") from None
+    state: dict[str, Any] = json.loads(text)
+    return state
 
 
 def _without(predictors: Mapping[str, dict[str, str]], names: frozenset[str]) -> dict[str, dict[str, str]]:

@@ -167,7 +167,8 @@ def is_pickle(content: bytes) -> bool:
 
 
 def test_no_secret_no_path_and_no_address_is_anywhere_in_a_store(used: Used) -> None:
-    forbidden = {b"SECRET", socket.gethostname().encode(), f"127.0.0.1:{used.port}".encode()}
+    forbidden = {b"SECRET", f"127.0.0.1:{used.port}".encode()}
+    forbidden |= {one.encode() for one in [socket.gethostname()] if len(one) > 6}  # `vm` is a word
     forbidden |= {os.fsencode(place) for place in (used.folder, ROOT, sys.prefix, Path(sys.executable).parent)}
     for name, content in everything_in_the_store(used.folder):
         assert not [one for one in forbidden if one in content], name

@@ -49,7 +49,7 @@ class Summary:
     """The row of a table. Means are over the cases that did not error; `n_errors` counts those that did.
 
     `seconds_p50` and `seconds_p95` are over the cases without a cached LM answer, and None where there is none.
-    `n_ungraded` counts cases that a grader could not grade, `truncations` LM outputs that were cut off at the token limit.
+    `n_ungraded` counts the cases that a grader could not grade, `truncations` LM outputs cut off at the token limit.
     """
 
     n: int
