@@ -27,6 +27,7 @@ _CAUSES = {
     "not_in_index": "retrieval",
     "not_retrieved": "retrieval",
     "ranked_too_low": "retrieval",
+    "dropped_by_threshold": "retrieval",
     "loop_exhausted": "retrieval",
     "wrong_with_evidence": "lm",
     "dropped_by_judge": "lm",

@@ -139,7 +139,7 @@ class AgenticRAG(NaiveRAG):
 
     def forward(self, question: str, history: Sequence[Turn] = (), today: date | str | None = None) -> dspy.Prediction:
         """Answer `question`, ask back, or abstain and say what was searched; `last month` is counted from `today`."""
-        run = Run(question, self.retrievers, self.bounds)
+        run = Run(question, self.retrievers, self.bounds, is_selective=True)
         with dspy.context(run_meter=run.meter):
             if rules.is_small_talk(question):
                 return _small_talk(run)

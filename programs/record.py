@@ -27,8 +27,9 @@ StopReason = Literal[
 class Hop:
     """One search and what was made of it.
 
-    `hits` are all hits, best first; `kept` the ids of those that were new to the run. A verdict is given once a round,
-    so it stands on the last hop of the round, with the ids of the passages the judge read and the words it quoted;
+    `hits` are all hits, best first, `relevance` a number from 0 to 1 for each (see `relevance.rate`); `kept` the ids of
+    those that were new to the run. A verdict is given once a round, so it stands on the last hop of the round, with the
+    ids of the passages the judge read, of those `left_out` for too little relevance, and the words it quoted;
     `decided_by` says whether a rule or the LM asked for this search. `error` is why a tool could not be asked or
     failed; `dropped` are filters that no passage met, or that the index can't answer, so it was searched without them.
     """
@@ -48,6 +49,8 @@ class Hop:
     judged: tuple[str, ...] = ()
     error: str | None = None
     dropped: Mapping[str, Any] | None = None
+    relevance: tuple[float, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def is_aside(self) -> bool:

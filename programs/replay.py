@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +103,15 @@ def _tell_hop(number: int, hop: Record) -> list[str]:
         lines.append(f"   nothing where {_plain(hop['dropped'])}, so without it")
     if hop.get("error"):
         lines.append(f"   failed: {hop['error']}")
-    kept = set(hop.get("kept") or [])
+    kept, ratings = set(hop.get("kept") or []), hop.get("relevance") or []
     lines += [
         f"   {hit['rank']:>2}. {hit['score']:.3f} {hit['passage_id']}"
+        + (f"  relevance {relevance:.2f}" if relevance is not None else "")
         + ("" if hit["passage_id"] in kept else "  (seen before)")
-        for hit in hop["hits"]
+        for hit, relevance in zip_longest(hop["hits"], ratings[: len(hop["hits"])])
     ]
+    if hop.get("left_out"):
+        lines.append(f"   not read, too little relevant: {', '.join(hop['left_out'])}")
     if hop.get("verdict"):
         quoted = "; ".join(f"“{quote}”" for quote in hop.get("quotes") or [])
         lines.append(f"   judged {hop['verdict']} by {hop['judged_by']}" + (f": {quoted}" if quoted else ""))

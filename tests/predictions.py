@@ -32,6 +32,7 @@ class Hop:
     kept: tuple[str, ...] = ()
     verdict: str | None = None
     judged: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     goal: str = ""
     tool: str = "hybrid"
     query: str = "q"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from predictions import Hit, Passage, Prediction, hop, ranking
 
 from programs.rag import AgenticRAG, HybridRAG
+from programs.run import Bounds
 from retrievers.records import Hit as RealHit
 from retrievers.records import Passage as RealPassage
 from trainsets.answers import NoGoldAnswerError
@@ -93,6 +94,17 @@ def test_evidence_that_the_judge_read_and_left_out_was_dropped() -> None:
     )
     unjudged = hop("a#0", "b#0")
     assert name(CASE, Prediction("48 V", context=ranking("a#0"), hops=(unjudged,))) == "ranked_too_low"
+
+
+def test_evidence_that_was_rated_too_little_relevant_was_dropped_by_the_threshold() -> None:
+    rated = hop("a#0", "b#0", judged=("a#0",), left_out=("b#0",), verdict="sufficient")
+    lost = Prediction("48 V", context=ranking("a#0"), hops=(rated,))
+    assert attribute(CASE, lost) == Outcome("dropped_by_threshold", rank=2, detail="b")
+    assert name(CASE, Prediction("48 V", context=SHOWN, hops=(rated,))) == "wrong_with_evidence"
+    other = hop("a#0", "b#0", "x#0", judged=("a#0",), left_out=("x#0",), verdict="sufficient")
+    assert name(CASE, Prediction("48 V", context=ranking("a#0"), hops=(other,))) == "ranked_too_low"
+    read_later = hop("b#0", judged=("a#0", "b#0"), verdict="sufficient")
+    assert name(CASE, Prediction("48 V", context=ranking("a#0"), hops=(rated, read_later))) == "dropped_by_judge"
 
 
 def test_a_loop_that_goes_on_to_answer_without_the_evidence_stopped_early() -> None:
@@ -260,9 +272,19 @@ def test_a_judge_that_is_always_content_stops_early() -> None:
 def test_a_judge_that_overlooks_evidence_it_read_drops_it() -> None:
     shelf = Shelf(SHELF)
     program = make_program(shelf)
+    program.bounds = Bounds(min_relevance=0.0)
     program.judge = lambda **_: dspy.Prediction(verdict="sufficient", quotes=[SHELF["sup"]], missing="")
     outcome = outcome_of(program, shelf)
     assert (outcome.name, outcome.detail) == ("dropped_by_judge", "site")
+
+
+def test_a_threshold_that_shuts_evidence_out_drops_it() -> None:
+    shelf = Shelf(SHELF)
+    program = make_program(shelf)
+    program.rewrite = lambda **_: dspy.Prediction(query="fish on Friday", tool="hybrid")
+    assert outcome_of(program, shelf) == Outcome("dropped_by_threshold", rank=3, detail="site")
+    program.bounds = Bounds(min_relevance=0.0)
+    assert outcome_of(program, shelf).name == "right"
 
 
 def test_a_rewriter_that_leads_nowhere_exhausts_the_loop() -> None:
@@ -275,7 +297,7 @@ def test_a_rewriter_that_leads_nowhere_exhausts_the_loop() -> None:
 def test_an_answerer_that_ignores_the_passages_is_wrong_with_evidence() -> None:
     shelf = Shelf(SHELF)
     program = make_program(shelf)
-    program.answer = lambda **_: dspy.Prediction(answer="Oslo", citations=[1])
+    program.answer = lambda **_: dspy.Prediction(answer="Oslo", citations=[1, 2])
     assert outcome_of(program, shelf).name == "wrong_with_evidence"
 
 

@@ -27,3 +27,5 @@ def test_a_prediction_is_read_again_from_its_plain_data(tools: Tools, kind: type
     assert read.context[0].passage.doc_id in {document["id"] for document in tiny.DOCUMENTS}
     for mine, theirs in zip(read.hops, prediction.hops, strict=True):
         assert (mine.kept, mine.judged, mine.verdict) == (theirs.kept, theirs.judged, theirs.verdict)
+        assert (mine.relevance, mine.left_out) == (theirs.relevance, theirs.left_out)
+        assert len(mine.relevance) == len(mine.hits)

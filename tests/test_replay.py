@@ -16,12 +16,12 @@ HIT = Hit(Passage("t-1#0", "t-1", "Pump ticket", "The pump stood still."), 0.75,
 def record(**changes: Any) -> dict[str, Any]:
     filters = {"date": {"gte": "2025-11-01", "lte": "2025-11-30"}}
     hops = (
-        Hop("总共几台？", "hybrid", "总共几台？", None, "rule", (HIT,), ("t-1#0",), 0.12),
+        Hop("总共几台？", "hybrid", "总共几台？", None, "rule", (HIT,), ("t-1#0",), 0.12, relevance=(0.914,)),
         Hop("总共几台？", "hybrid", "总共几台？", None, "rule", (HIT,), (), 0.05, dropped=filters),
         Hop("总共几台？", "sql", "SELECT x", None, "lm", (), (), 0.01, error="no such column: x",
             verdict="insufficient", judged_by="lm", missing="the total"),
         Hop("the total", "keyword", "total", filters, "lm", (HIT,), (), 0.2,
-            verdict="sufficient", judged_by="rule", quotes=("30 pumps",)),
+            verdict="sufficient", judged_by="rule", quotes=("30 pumps",), relevance=(0.4,), left_out=("t-1#0",)),
     )  # fmt: skip
     prediction = make_prediction(
         question="总共几台？", answer="30", citations=("t-1#0",), abstained=False, stop_reason="sufficient", hops=hops,
@@ -35,7 +35,7 @@ STORY = """\
 Question: 总共几台？
 
 1. hybrid, by rule: 总共几台？  (0.12 s)
-    1. 0.750 t-1#0
+    1. 0.750 t-1#0  relevance 0.91
 
 2. hybrid, by rule: 总共几台？  (0.05 s)
    nothing where {"date": {"gte": "2025-11-01", "lte": "2025-11-30"}}, so without it
@@ -50,7 +50,8 @@ Question: 总共几台？
 4. keyword, by lm: total  (0.20 s)
    to find: the total
    only where {"date": {"gte": "2025-11-01", "lte": "2025-11-30"}}
-    1. 0.750 t-1#0  (seen before)
+    1. 0.750 t-1#0  relevance 0.40  (seen before)
+   not read, too little relevant: t-1#0
    judged sufficient by rule: “30 pumps”
 
 Answer: 30

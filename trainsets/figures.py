@@ -25,6 +25,7 @@ OUTCOME_COLORS: Mapping[OutcomeName, str] = {
     "not_in_index": "#332288",
     "not_retrieved": "#77aadd",
     "ranked_too_low": "#99ddff",
+    "dropped_by_threshold": "#bbccee",
     "dropped_by_judge": "#882255",
     "stopped_early": "#aa4499",
     "loop_exhausted": "#ffaabb",

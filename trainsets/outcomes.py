@@ -16,6 +16,7 @@ OutcomeName = Literal[
     "not_in_index",
     "not_retrieved",
     "ranked_too_low",
+    "dropped_by_threshold",
     "dropped_by_judge",
     "stopped_early",
     "loop_exhausted",
@@ -54,7 +55,8 @@ def attribute(
     - nothing to find (chit-chat): `should_not_have_abstained`, or `wrong_with_evidence` for an empty answer.
     - what was shown lacked no evidence (`missing_evidence`): `should_not_have_abstained` or `wrong_with_evidence`.
     - evidence is not in the index, and no alternative to it is: `not_in_index`.
-    - some evidence was a hit and not shown: `dropped_by_judge` if the judge had read it, else `ranked_too_low`.
+    - some evidence was a hit and not shown: `dropped_by_judge` if the judge had read it, `dropped_by_threshold` if it
+      was rated too little relevant for the judge to read, else `ranked_too_low`.
     - it was never a hit, and a judged run went on to answer, or none was searched: `stopped_early`.
     - it was never a hit, other evidence was, and the loop came to its end: `loop_exhausted`.
     - it was never a hit: `ranked_too_low` if `deep_ranks` knows its rank, else `not_retrieved`.
@@ -176,18 +178,21 @@ def _why_missing(
 
 def _lost_hit(prediction: PredictionLike, missing: Sequence[str]) -> Outcome | None:
     """Find evidence that was a hit and did not reach the answerer; what a judge read and left out goes first."""
-    judged = {id_ for hop in prediction.hops for id_ in hop.judged}
     ranks: dict[str, int] = {}
-    read: set[str] = set()
     for hit in (hit for hop in prediction.hops for hit in hop.hits):
         for id_ in gold_found(missing, [hit.passage.passage_id]):
             ranks[id_] = min(hit.rank, ranks.get(id_, hit.rank))
-            read |= {id_} if hit.passage.passage_id in judged else set()
     if not ranks:
         return None
-    dropped = next((id_ for id_ in missing if id_ in read), None)
-    if dropped:
-        return Outcome("dropped_by_judge", ranks[dropped], dropped)
+    read = gold_found(missing, [id_ for hop in prediction.hops for id_ in hop.judged])
+    left_out = gold_found(missing, [id_ for hop in prediction.hops for id_ in hop.left_out])
+    causes: tuple[tuple[OutcomeName, frozenset[str]], ...] = (
+        ("dropped_by_judge", read),
+        ("dropped_by_threshold", left_out),
+    )
+    for name, lost in causes:
+        if dropped := next((id_ for id_ in missing if id_ in lost and id_ in ranks), None):
+            return Outcome(name, ranks[dropped], dropped)
     lowest = max(ranks, key=ranks.__getitem__)
     return Outcome("ranked_too_low", ranks[lowest], lowest)
 

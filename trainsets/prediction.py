@@ -46,6 +46,8 @@ class HopLike(Protocol):
     @property
     def judged(self) -> Sequence[str]: ...  # noqa: D102
     @property
+    def left_out(self) -> Sequence[str]: ...  # noqa: D102
+    @property
     def verdict(self) -> str | None: ...  # noqa: D102
     @property
     def error(self) -> str | None: ...  # noqa: D102

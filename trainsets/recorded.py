@@ -60,6 +60,7 @@ class RecordedHop(_Part):
     missing: str = ""
     quotes: tuple[str, ...] = ()
     judged: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
     error: str | None = None
 
 
