@@ -100,7 +100,7 @@ def _add_search(commands: Any) -> None:
     search = _add(commands, "search", _run_search, "search an index, for one query or a whole case file")
     search.add_argument("query", nargs="?", metavar="QUERY")
     search.add_argument("-k", type=int, default=10, metavar="N", help="hits, or documents of a run (default 10)")
-    search.add_argument("--mode", choices=("hybrid", "dense", "lexical"), default="hybrid")
+    search.add_argument("--mode", choices=("hybrid", "dense", "keyword"), default="hybrid")
     search.add_argument(
         "--filter",
         type=_parse_json,
@@ -207,7 +207,9 @@ def _run_search(args: argparse.Namespace) -> int:
 
 
 def _make_search(index: "Index", args: argparse.Namespace) -> "Callable[[str, int], list[Hit]]":
-    retriever: Retriever = index.retriever(args.mode, exact=args.exact, fusion=args.fusion)
+    from retrievers.index import MODE_OF
+
+    retriever: Retriever = index.retriever(MODE_OF[args.mode], exact=args.exact, fusion=args.fusion)
     if args.rerank:
         from retrievers.rerank import CrossEncoderReranker, RerankingRetriever
 

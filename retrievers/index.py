@@ -28,6 +28,7 @@ from retrievers.tokenizer import load_tokenizer, query_tokens
 Mode = Literal["hybrid", "dense", "lexical"]
 Fusion = Literal["scores", "ranks"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+MODE_OF: dict[str, Mode] = {"hybrid": "hybrid", "keyword": "lexical", "dense": "dense"}  # by what users call a search
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 N_CANDIDATES = 100
 # Up to so many passages that a filter leaves, all are compared: approximate search among few of many finds little.
