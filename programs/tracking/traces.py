@@ -279,7 +279,8 @@ def _steps(prediction: Mapping[str, Any]) -> Iterator[_Step]:
             said = {name: hop[name] for name in ("verdict", "judged_by", "missing", "quotes") if hop[name]}
             is_lm = hop["judged_by"] == "lm" or (overruled and bool(hop["judged"]))
             kind, seconds = (SpanType.LLM, None) if is_lm else (SpanType.EVALUATOR, 0.0)
-            yield _Step("judge", kind, {"passages": hop["judged"]}, said, seconds, number)
+            left_out = {"left_out": hop["left_out"]} if hop.get("left_out") else {}
+            yield _Step("judge", kind, {"passages": hop["judged"]} | left_out, said, seconds, number)
     check = prediction.get("check")
     if shown and (check or not prediction["abstained"]):
         given = None if prediction["abstained"] else {name: prediction[name] for name in ("answer", "citations")}
@@ -300,12 +301,14 @@ def _rules_had_an_lm(prediction: Mapping[str, Any]) -> bool:
 
 
 def _search(hop: Mapping[str, Any], shown: Mapping[str, Mapping[str, Any]], number: int) -> _Step:
+    ratings = dict(enumerate(hop.get("relevance") or []))
     documents = [
         {
             "page_content": shown.get(hit["passage_id"], {}).get("text", "(not shown to an LM)"),
-            "metadata": {"doc_uri": hit["passage_id"], "score": hit["score"], "rank": hit["rank"]},
+            "metadata": {"doc_uri": hit["passage_id"], "score": hit["score"], "rank": hit["rank"]}
+            | ({"relevance": ratings[place]} if place in ratings else {}),
         }
-        for hit in hop["hits"]
+        for place, hit in enumerate(hop["hits"])
     ]
     inputs = {"query": hop["query"], "tool": hop["tool"], "filters": hop["filters"], "decided_by": hop["decided_by"]}
     name = f"{hop['tool']} search"
