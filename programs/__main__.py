@@ -72,8 +72,8 @@ def run_ask(args: argparse.Namespace) -> int:
         program = load_program(args.program, tools, tracking_uri=args.tracking_uri)
         say("starting the LM")
         roles = roles_from(args)
-        trace = make_tracer(args, program, roles.label) if args.trace else None
         check(roles.decision, roles.answer)
+        trace = make_tracer(args, program, roles.label, say) if args.trace else None
         with bind(roles), watch(program, say):
             prediction = program(question=args.question, today=today)
     show_answer(args, prediction)
@@ -82,13 +82,16 @@ def run_ask(args: argparse.Namespace) -> int:
     return int(prediction.abstained)
 
 
-def make_tracer(args: argparse.Namespace, program: "NaiveRAG", lm: str) -> Callable[[dict[str, Any]], None]:
+def make_tracer(
+    args: argparse.Namespace, program: "NaiveRAG", lm: str, say: Callable[[str], None]
+) -> Callable[[dict[str, Any]], None]:
     """Open the MLflow store before any work, and return what logs an answer there; if that fails, it is said."""
     from programs.export import name_of
     from programs.load import is_version
     from programs.tracking import TrackingError
     from programs.tracking.traces import log_answer, open_served
 
+    say("opening the MLflow store")
     experiment_id = open_served(args.tracking_uri, name_of(program))
     tags = {"program": args.program if is_version(args.program) else Path(args.program).name, "lm": lm}
 
