@@ -206,7 +206,7 @@ def write_index(
     with ExitStack() as opened:
         known = _collect_vectors(path, generation, recipe, old, opened)
         writer = opened.enter_context(
-            closing(GenerationWriter(generation, home, recipe, schema, dimension, old, known))
+            closing(GenerationWriter(generation, home, recipe, schema, dimension, old, known, len(entries)))
         )
         writer.write(entries, progress)
         engine, n_passages = writer.finish(progress)
