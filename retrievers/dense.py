@@ -24,8 +24,9 @@ COLLECTION = "passages"
 # How many neighbours approximate search looks at: twice the candidates that hybrid search asks for.
 _EF_SEARCH = 200
 # Chroma keeps what it was sent since it last wrote its graph in a log, and inserts that again whenever it is opened:
-# with its default of 1,000 that is a second for 100,000 passages. So each write ends with the graph on disk, but where
-# so many are to come that writing a graph of some GB again and again would take longer than all else; `settle` ends that.
+# with its default of 1,000 that is a second for 100,000 passages. So each write ends with the graph on disk; but where
+# so many are to come that writing some GB again and again would take longer than all else, only a few writes do, and
+# `settle` ends that.
 _SYNC_ALWAYS = 1
 _MANY = 100_000
 _N_SYNCS = 16
@@ -58,9 +59,7 @@ class DenseIndex:
         hnsw: dict[str, Any] = {"space": "cosine", "ef_search": _EF_SEARCH, "max_neighbors": _MAX_NEIGHBORS}
         if sync_threshold is not None:
             hnsw["sync_threshold"] = sync_threshold
-        self._collection = client.get_or_create_collection(
-            name, embedding_function=None, configuration={"hnsw": hnsw}
-        )
+        self._collection = client.get_or_create_collection(name, embedding_function=None, configuration={"hnsw": hnsw})
         self._batch_size = int(client.get_max_batch_size())
 
     def upsert(

@@ -116,7 +116,7 @@ class GenerationWriter:
     A batch is committed by its transaction in the store, the last thing written of it: vectors and tokens beyond the
     store's rows are dropped or written over. Chroma, for which few large writes are much cheaper, gets several batches
     at once; a note says how far, and what a killed writer did not send is sent again from the store. Writing runs in
-    a thread beside the embedder.
+    threads beside the embedder, one for Chroma and one for all else.
     """
 
     def __init__(
@@ -159,6 +159,8 @@ class GenerationWriter:
         self._edits_chroma = self._store.read_note("chroma") == "edited"
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="index-writer")
         self._written: Future[None] | None = None
+        self._sender = ThreadPoolExecutor(1, thread_name_prefix="chroma-writer")
+        self._sent: Future[None] | None = None
         self.n_embedded = 0
         self.n_edits = 0
 
@@ -181,6 +183,7 @@ class GenerationWriter:
         """Delete what is gone from Chroma, check it, build BM25; return BM25's engine and the number of passages."""
         n_passages = self._store.n_passages
         self._send(n_passages)
+        self._wait_for_chroma()
         if self._edits_chroma:
             self._delete_gone()
         progress("checking the index", 0, None)
@@ -200,6 +203,7 @@ class GenerationWriter:
     def close(self) -> None:
         """Close every part; a batch in flight is waited for."""
         self._worker.shutdown()
+        self._sender.shutdown()
         self._vectors.close()
         self._lexical.close()
         self._dense.close()
@@ -269,13 +273,21 @@ class GenerationWriter:
             self._send(self._store.n_passages)
 
     def _send(self, n_rows: int) -> None:
-        """Write to Chroma what was collected, and note that it has the first `n_rows` of the store."""
-        records = self._unsent
+        """Have what was collected written to Chroma, which then has the first `n_rows` of the store."""
+        records, self._unsent = self._unsent, Records()
+        self._wait_for_chroma()
+        self._sent = self._sender.submit(self._upsert, records, n_rows)
+
+    def _upsert(self, records: Records, n_rows: int) -> None:
         if records.ids:
             self._dense.upsert(records.ids, np.stack(records.vectors), records.metadatas, records.texts or None)
         self.n_edits += len(records.ids) if self._edits_chroma else 0
-        self._unsent = Records()
         self._store.write_note("sent", str(n_rows))
+
+    def _wait_for_chroma(self) -> None:
+        if self._sent is not None:
+            self._sent.result()
+            self._sent = None
 
     def _collect(
         self, batch: Sequence[tuple[StoredDocument, list[Passage]]], keys: Sequence[Sequence[bytes]], vectors: Vectors
@@ -339,6 +351,7 @@ class GenerationWriter:
                 self._send(rows[-1] + 1)
             progress("writing vectors", rows[-1] + 1, n_passages)
         self._send(n_passages)
+        self._wait_for_chroma()
 
     def _wait(self) -> None:
         if self._written is not None:
