@@ -155,6 +155,10 @@ class Store:
             return self._documents("ORDER BY doc")
         return self._documents("WHERE corpus = ? ORDER BY doc", (corpus,))
 
+    def documents_beside(self, corpus: str) -> Iterator[StoredDocument]:
+        """Read the documents of all other corpora, in the order they were added."""
+        return self._documents("WHERE corpus != ? ORDER BY doc", (corpus,))
+
     def documents_after(self, first_row: int) -> Iterator[StoredDocument]:
         """Read the documents whose passages are at a row or after it, in order."""
         return self._documents("WHERE first_row >= ? ORDER BY doc", (first_row,))
