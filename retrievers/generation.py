@@ -172,9 +172,8 @@ class GenerationWriter:
         for batch in self._gather(entries[done:]):
             keys = [[hash_text(embedding_text(passage)) for passage in passages] for _, passages in batch]
             vectors = self._embed(batch, [key for document_keys in keys for key in document_keys])
-            tokens = [self._find_tokens(document, passage) for document, passages in batch for passage in passages]
             self._wait()
-            self._written = self._worker.submit(self._commit, batch, keys, vectors, tokens)
+            self._written = self._worker.submit(self._commit, batch, keys, vectors)
             done += len(batch)
             progress("indexing documents", done, len(entries))
         self._wait()
@@ -244,27 +243,25 @@ class GenerationWriter:
             self.n_embedded += len(missing)
         return vectors
 
-    def _find_tokens(self, stored: StoredDocument, passage: Passage) -> list[str] | np.ndarray:
+    def _append_tokens(self, passage: Passage) -> None:
         """Take the tokens of the same passage of the old index, or cut it."""
         if self._old is not None and self._old_tokens is not None:
             row = self._old.store.find_row(passage.passage_id)
             if row is not None and lexical_text(self._old.store.passages_at([row])[0]) == lexical_text(passage):
-                return self._old_tokens[row]
-        return self._recipe.tokenizer(lexical_text(passage))
+                self._lexical.append_ids(self._old_tokens[row])
+                return
+        self._lexical.append(self._recipe.tokenizer(lexical_text(passage)))
 
     def _commit(
         self,
         batch: Sequence[tuple[StoredDocument, list[Passage]]],
         keys: Sequence[Sequence[bytes]],
         vectors: Vectors,
-        tokens: Sequence[list[str] | np.ndarray],
     ) -> None:
         self._vectors.append(vectors)
-        for row in tokens:
-            if isinstance(row, np.ndarray):
-                self._lexical.append_ids(row)
-            else:
-                self._lexical.append(row)
+        for _, passages in batch:
+            for passage in passages:
+                self._append_tokens(passage)
         self._lexical.flush()
         entries = [(document, passages, key) for (document, passages), key in zip(batch, keys, strict=True)]
         self._store.add(entries, self._schema)
