@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -109,7 +110,9 @@ class DenseIndex:
 
     def sync_each_write(self) -> None:
         """Write the graph at every write from the next opening on; the opening itself writes what is only logged."""
-        self._collection.modify(configuration={"hnsw": {"sync_threshold": _SYNC_ALWAYS}})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # that there is no embedding function, which is wanted
+            self._collection.modify(configuration={"hnsw": {"sync_threshold": _SYNC_ALWAYS}})
 
     @property
     def syncs_each_write(self) -> bool:

@@ -251,8 +251,8 @@ class Dying(HashEmbedder):
 def die(*args, **kwargs):
     os.kill(os.getpid(), 9)
 
+generation.ChromaFolder.batch_size = 300  # so some batches are sent to Chroma when it dies, and some are not
 if {where!r} == "chroma":
-    generation.ChromaFolder.batch_size = 300
     original = generation.DenseIndex.upsert
     def upsert(self, ids, *rest):
         original(self, ids[: len(ids) // 2], *(part[: len(ids) // 2] if part is not None else None for part in rest))
