@@ -10,7 +10,7 @@ from programs.rag import NaiveRAG
 from programs.run import Bounds
 from programs.tools import NO_TOOLS, Toolbox, make_toolbox
 from retrievers import Index, Retriever, open_index
-from retrievers.index import MODE_OF
+from retrievers.index import MODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def open_tools(path: Path, databases: Sequence[str] = (), apis: Path | None = No
         n_documents=manifest.n_documents,
         n_passages=manifest.n_passages,
     )
-    retrievers = {tool: index.retriever(mode) for tool, mode in MODE_OF.items()}
+    retrievers: dict[str, Retriever] = {mode: index.retriever(mode) for mode in MODES}
     return Tools(index, retrievers, facts, make_toolbox(index, databases, apis))
 
 

@@ -25,10 +25,9 @@ from retrievers.store import NotInIndex
 from retrievers.tables import TABLES, TableInfo, list_tables
 from retrievers.tokenizer import load_tokenizer, query_tokens
 
-Mode = Literal["hybrid", "dense", "lexical"]
+Mode = Literal["hybrid", "keyword", "dense"]
 Fusion = Literal["scores", "ranks"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-MODE_OF: dict[str, Mode] = {"hybrid": "hybrid", "keyword": "lexical", "dense": "dense"}  # by what users call a search
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 N_CANDIDATES = 100
 # Up to so many passages that a filter leaves, all are compared: approximate search among few of many finds little.
@@ -225,7 +224,7 @@ class Index:
         allowed = self._cached_allowed(conditions) if conditions else None
         if allowed is not None and not len(allowed):
             return [], []
-        if mode == "lexical":
+        if mode == "keyword":
             rows, scores = self._rank_lexical(query, k, allowed)
         elif mode == "dense":
             rows, scores = self._rank_dense(query, k, allowed, conditions, exact)

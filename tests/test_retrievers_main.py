@@ -167,4 +167,4 @@ def test_recall_of_folders_is_one_table(tmp_path: Path, capsys) -> None:
     (folder / "cases.jsonl").write_text("\n".join(map(json.dumps, cases)), encoding="utf-8")
     assert main(["bench", "recall", str(folder), "--work", str(tmp_path / "w"), "-k", "1", "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
-    assert (row["name"], row["n_cases"], row["lexical"], row["hybrid"]) == ("tiny", 2, 1.0, 1.0)
+    assert (row["name"], row["n_cases"], row["keyword"], row["hybrid"]) == ("tiny", 2, 1.0, 1.0)
