@@ -14,7 +14,6 @@ from programs.load import Tools
 from programs.meter import Meter, Usage
 from programs.preflight import (
     Check,
-    Limits,
     Preflight,
     Subject,
     check_agreement,
@@ -28,6 +27,7 @@ from programs.preflight import (
 )
 from programs.probing import ProbeRun
 from programs.rag import AgenticRAG, NaiveRAG
+from programs.settings import Limits
 from trainsets.cases import Case
 from trainsets.evaluation import run_cases
 
