@@ -99,6 +99,43 @@ def run(args: argparse.Namespace) -> int:
             return finish(setup, {"seed": setup.program, "compiled": compiled.program} | champion, facts, tracked, name)
 
 
+def describe(setup: Setup) -> dict[str, Any]:
+    """Return what this compile is made of, for the manifest and MLflow; no addresses, no secrets."""
+    from trainsets.compiling import ACCEPT_DEMO
+
+    settings, lms, splits, index = setup.settings, setup.lms, setup.splits, setup.tools.facts
+    return {
+        "program": setup.args.program,
+        **asdict(settings),
+        "effective_seed": settings.effective_seed,
+        "accept_demo": ACCEPT_DEMO,
+        "lm": lms.roles.label,
+        "teacher_lm": lms.teacher.label if lms.teacher else None,
+        "proposer_lm": lms.proposer.label if lms.proposer else None,
+        "corpus_version": index.corpus_version,
+        "embedder": index.embedder,
+        "n_train": len(splits.train),
+        "n_val": len(splits.val),
+        "n_dev": len(splits.dev),
+    }
+
+
+def describe_data(setup: Setup) -> dict[str, Any]:
+    """Return what decides how a compile goes beside its settings, its LMs and its program."""
+    from trainsets.compiling import ACCEPT_DEMO
+
+    args, splits, index = setup.args, setup.splits, setup.tools.facts
+    return {
+        "accept_demo": ACCEPT_DEMO,
+        "teacher_lm": args.teacher_lm,
+        "proposer_lm": args.proposer_lm,
+        "corpus_version": index.corpus_version,
+        "embedder": index.embedder_fingerprint,
+        "train_cases": splits.digest("train"),
+        "val_cases": splits.digest("val"),
+    }
+
+
 def log_setup(setup: Setup, facts: Mapping[str, Any], tracked: "TrackedRun") -> None:
     """Log what the compile is made of, and the data it rests on."""
     splits = setup.splits
@@ -106,127 +143,9 @@ def log_setup(setup: Setup, facts: Mapping[str, Any], tracked: "TrackedRun") -> 
     tracked.log_data({"train": splits.train, "val": splits.val, "dev": splits.dev}, setup.tools.facts, setup.args.cases)
 
 
-def finish(
-    setup: Setup, programs: Mapping[str, "NaiveRAG"], facts: dict[str, Any], tracked: "TrackedRun", name: str
-) -> int:
-    """Measure all programs, give the verdict, export the compiled one, log and print everything."""
-    from programs.changes import write_changes
-    from programs.export import choose_place, save_export
-    from programs.lms import bind
-    from trainsets.evaluation import summarise
-    from trainsets.gate import say
-
-    args, roles = setup.args, setup.lms.roles
-    with bind(roles):
-        results = {which: measure(which, program, setup.splits.dev, args) for which, program in programs.items()}
-    scores = {which: summarise(each).scores for which, each in results.items()}
-    facts |= {f"{which}_score": each.get("combined") or 0.0 for which, each in scores.items()}  # without what errored
-    result = decide(setup, results, programs["compiled"]) if args.gate else None
-    facts |= {"gate": result.to_json()} if result else {}
-    page = RUNS_DIR / "compile" / "changes.html"
-    told, changes = write_changes(setup.program, programs["compiled"], scores["seed"], scores["compiled"], page)
-    out = choose_place(args.out, result.verdict if result else None, args.champion)
-    save_export(programs["compiled"], out, lm=roles.label, index=setup.tools.facts, built_by=facts, changes=changes)
-    log_results(tracked, out, results)
-    tracked.log_files(page)
-    tracked.log_prompts(setup.program, programs["compiled"])
-    tracked.log_spend("compile", setup.lms.compiling.answer.meter.usage)
-    verdict = result.verdict if result else None
-    tracked.log_tags({"gate": verdict})
-    tracked.register(facts["model"], out, {"gate": verdict}, champion=verdict == "promote")
-    tracked.rename(f"{name} · {facts['seed_score']:.2f} → {facts['compiled_score']:.2f}")
-    show(results, roles)
-    sys.stdout.write(told + (say(result) if result else "") + closing(args, out))
-    return 1 if result and result.verdict == "reject" else 0
-
-
-def decide(setup: Setup, results: Mapping[str, list["CaseResult"]], program: "NaiveRAG") -> "GateResult":
-    """Hold the compiled program against what is in use and the seed, and its prompts against held-out gold."""
-    from programs.changes import prompt_texts
-    from trainsets.gate import gate, parse_limits
-    from trainsets.leaks import find_leaks
-
-    leaks = [f"{leak.case_id}: {leak.what}" for leak in find_leaks(prompt_texts(program), setup.splits.held_out)]
-    baselines = {which: results[which] for which in ("champion", "seed") if which in results}
-    return gate(results["compiled"], baselines, parse_limits(setup.args.gate_limit), leaks)
-
-
-def dry_run(setup: Setup) -> int:
-    """Look ahead, say what was seen, and leave it at that."""
-    from programs.budget import Budget
-    from programs.lms import bind
-
-    start, _ = start_with_step_demos(setup)
-    with bind(setup.lms.compiling):
-        report = look_ahead(setup, start, Budget(setup.args.max_lm_calls))
-    sys.stdout.write(report.say())
-    return 1 if report.refusals else 0
-
-
-def look_ahead(setup: Setup, program: "NaiveRAG", budget: "Budget") -> "Preflight":
-    """Look whether the compile can lead anywhere and what it will cost; the LMs are bound."""
-    from programs.budget import count_calls
-    from programs.estimate import Task
-    from programs.preflight import Check, Subject, look
-    from programs.probing import MOST_PROBED
-    from trainsets.compiling import describe_distance, in_probing_order
-    from trainsets.gate import parse_limits
-
-    args, settings, splits = setup.args, setup.settings, setup.splits
-    n_train, n_val, n_dev = map(len, (splits.train, splits.val, splits.dev))
-    subject = Subject(
-        stages=settings.stages,
-        program=program,
-        task=Task(n_train, n_val, len(program.predictors()), settings.max_demos, settings.auto, settings.n_trials),
-        cases=in_probing_order(splits.train, args.probe, MOST_PROBED, args.seed),
-        run=lambda case: probe_case(program, case),
-        lms=setup.lms,
-        limits=limits_from(args),
-        n_probes=min(args.probe, args.max_lm_calls // 20) if args.max_lm_calls else args.probe,
-        n_dev=n_dev,
-        n_measured=(n_dev, n_dev * (2 if args.champion else 1)),
-        least_dev=parse_limits(args.gate_limit).min_cases if args.gate else 0,
-        n_threads=settings.n_threads,
-    )
-    distance, is_apart = describe_distance(splits)
-    with count_calls(budget):
-        return look(subject, Check("held out", "ok" if is_apart else "doubt", distance))
-
-
-def probe_case(program: "NaiveRAG", case: "Case") -> "ProbeRun":
-    """Run one train case and see whether the run might become a demo."""
-    from programs.probing import describe_run
-    from trainsets.compiling import ACCEPT_DEMO
-    from trainsets.evaluation import run_cases
-
-    [result] = run_cases(program, [case])
-    passed = (result.score or 0.0) >= ACCEPT_DEMO
-    return describe_run(case.question, result.prediction, passed, result.outcome, result.error, result.seconds)
-
-
-def prune(setup: Setup, compiled: "Compiled", budget: "Budget") -> "Compiled":
-    """Drop the demos without which no score falls, on cases that no demo comes from."""
-    from programs import compiling
-    from trainsets.compiling import pick_unseen
-    from trainsets.evaluation import run_cases
-
-    shown = {dict(demo).get("question") for one in compiled.program.predictors() for demo in one.demos}
-    cases = pick_unseen(setup.splits, shown, PRUNED_ON, setup.args.seed)
-    if not cases:
-        note("pruning: no case is left that no demo comes from")
-        return compiled
-
-    def score(program: "NaiveRAG") -> float:
-        # A case that errors counts as lost: a demo that keeps the output readable pays for its tokens.
-        results = run_cases(program, cases, n_threads=setup.args.threads)
-        return math.fsum(one.score or 0.0 for one in results) / len(cases)
-
-    return compiling.prune(compiled, score, budget)
-
-
 def compile_splits(setup: Setup, tracked: "TrackedRun") -> "Compiled":
     """Compile with a journal: a command that is repeated goes on where the one before it ended."""
-    from programs.compiling import make_watch, open_journal, report_compile
+    from programs.compile_run import make_watch, open_journal, report_compile
     from programs.lms import bind
     from programs.optimizers import compile_program
     from programs.preflight import CompileRefusedError
@@ -296,41 +215,111 @@ def make_step_demos(program: "NaiveRAG", splits: "Splits") -> dict[str, list[Any
     return demos
 
 
-def describe_data(setup: Setup) -> dict[str, Any]:
-    """Return what decides how a compile goes beside its settings, its LMs and its program."""
+def look_ahead(setup: Setup, program: "NaiveRAG", budget: "Budget") -> "Preflight":
+    """Look whether the compile can lead anywhere and what it will cost; the LMs are bound."""
+    from programs.budget import count_calls
+    from programs.estimate import Task
+    from programs.preflight import Check, Subject, look
+    from programs.probing import MOST_PROBED
+    from trainsets.compiling import describe_distance, in_probing_order
+    from trainsets.gate import parse_limits
+
+    args, settings, splits = setup.args, setup.settings, setup.splits
+    n_train, n_val, n_dev = map(len, (splits.train, splits.val, splits.dev))
+    subject = Subject(
+        stages=settings.stages,
+        program=program,
+        task=Task(n_train, n_val, len(program.predictors()), settings.max_demos, settings.auto, settings.n_trials),
+        cases=in_probing_order(splits.train, args.probe, MOST_PROBED, args.seed),
+        run=lambda case: probe_case(program, case),
+        lms=setup.lms,
+        limits=limits_from(args),
+        n_probes=min(args.probe, args.max_lm_calls // 20) if args.max_lm_calls else args.probe,
+        n_dev=n_dev,
+        n_measured=(n_dev, n_dev * (2 if args.champion else 1)),
+        least_dev=parse_limits(args.gate_limit).min_cases if args.gate else 0,
+        n_threads=settings.n_threads,
+    )
+    distance, is_apart = describe_distance(splits)
+    with count_calls(budget):
+        return look(subject, Check("held out", "ok" if is_apart else "doubt", distance))
+
+
+def probe_case(program: "NaiveRAG", case: "Case") -> "ProbeRun":
+    """Run one train case and see whether the run might become a demo."""
+    from programs.probing import describe_run
     from trainsets.compiling import ACCEPT_DEMO
+    from trainsets.evaluation import run_cases
 
-    args, splits, index = setup.args, setup.splits, setup.tools.facts
-    return {
-        "accept_demo": ACCEPT_DEMO,
-        "teacher_lm": args.teacher_lm,
-        "proposer_lm": args.proposer_lm,
-        "corpus_version": index.corpus_version,
-        "embedder": index.embedder_fingerprint,
-        "train_cases": splits.digest("train"),
-        "val_cases": splits.digest("val"),
-    }
+    [result] = run_cases(program, [case])
+    passed = (result.score or 0.0) >= ACCEPT_DEMO
+    return describe_run(case.question, result.prediction, passed, result.outcome, result.error, result.seconds)
 
 
-def describe(setup: Setup) -> dict[str, Any]:
-    """Return what this compile is made of, for the manifest and MLflow; no addresses, no secrets."""
-    from trainsets.compiling import ACCEPT_DEMO
+def dry_run(setup: Setup) -> int:
+    """Look ahead, say what was seen, and leave it at that."""
+    from programs.budget import Budget
+    from programs.lms import bind
 
-    settings, lms, splits, index = setup.settings, setup.lms, setup.splits, setup.tools.facts
-    return {
-        "program": setup.args.program,
-        **asdict(settings),
-        "effective_seed": settings.effective_seed,
-        "accept_demo": ACCEPT_DEMO,
-        "lm": lms.roles.label,
-        "teacher_lm": lms.teacher.label if lms.teacher else None,
-        "proposer_lm": lms.proposer.label if lms.proposer else None,
-        "corpus_version": index.corpus_version,
-        "embedder": index.embedder,
-        "n_train": len(splits.train),
-        "n_val": len(splits.val),
-        "n_dev": len(splits.dev),
-    }
+    start, _ = start_with_step_demos(setup)
+    with bind(setup.lms.compiling):
+        report = look_ahead(setup, start, Budget(setup.args.max_lm_calls))
+    sys.stdout.write(report.say())
+    return 1 if report.refusals else 0
+
+
+def prune(setup: Setup, compiled: "Compiled", budget: "Budget") -> "Compiled":
+    """Drop the demos without which no score falls, on cases that no demo comes from."""
+    from programs import compile_run
+    from trainsets.compiling import pick_unseen
+    from trainsets.evaluation import run_cases
+
+    shown = {dict(demo).get("question") for one in compiled.program.predictors() for demo in one.demos}
+    cases = pick_unseen(setup.splits, shown, PRUNED_ON, setup.args.seed)
+    if not cases:
+        note("pruning: no case is left that no demo comes from")
+        return compiled
+
+    def score(program: "NaiveRAG") -> float:
+        # A case that errors counts as lost: a demo that keeps the output readable pays for its tokens.
+        results = run_cases(program, cases, n_threads=setup.args.threads)
+        return math.fsum(one.score or 0.0 for one in results) / len(cases)
+
+    return compile_run.prune(compiled, score, budget)
+
+
+def finish(
+    setup: Setup, programs: Mapping[str, "NaiveRAG"], facts: dict[str, Any], tracked: "TrackedRun", name: str
+) -> int:
+    """Measure all programs, give the verdict, export the compiled one, log and print everything."""
+    from programs.changes import write_changes
+    from programs.export import choose_place, save_export
+    from programs.lms import bind
+    from trainsets.evaluation import summarise
+    from trainsets.gate import say
+
+    args, roles = setup.args, setup.lms.roles
+    with bind(roles):
+        results = {which: measure(which, program, setup.splits.dev, args) for which, program in programs.items()}
+    scores = {which: summarise(each).scores for which, each in results.items()}
+    facts |= {f"{which}_score": each.get("combined") or 0.0 for which, each in scores.items()}  # without what errored
+    result = decide(setup, results, programs["compiled"]) if args.gate else None
+    facts |= {"gate": result.to_json()} if result else {}
+    page = RUNS_DIR / "compile" / "changes.html"
+    told, changes = write_changes(setup.program, programs["compiled"], scores["seed"], scores["compiled"], page)
+    out = choose_place(args.out, result.verdict if result else None, args.champion)
+    save_export(programs["compiled"], out, lm=roles.label, index=setup.tools.facts, built_by=facts, changes=changes)
+    log_results(tracked, out, results)
+    tracked.log_files(page)
+    tracked.log_prompts(setup.program, programs["compiled"])
+    tracked.log_spend("compile", setup.lms.compiling.answer.meter.usage)
+    verdict = result.verdict if result else None
+    tracked.log_tags({"gate": verdict})
+    tracked.register(facts["model"], out, {"gate": verdict}, champion=verdict == "promote")
+    tracked.rename(f"{name} · {facts['seed_score']:.2f} → {facts['compiled_score']:.2f}")
+    show(results, roles)
+    sys.stdout.write(told + (say(result) if result else "") + closing(args, out))
+    return 1 if result and result.verdict == "reject" else 0
 
 
 def measure(which: str, program: "NaiveRAG", cases: list["Case"], args: argparse.Namespace) -> list["CaseResult"]:
@@ -341,6 +330,17 @@ def measure(which: str, program: "NaiveRAG", cases: list["Case"], args: argparse
     records = RUNS_DIR / "compile" / f"{which}.jsonl"
     with progress(f"evaluating {which}", len(cases)) as step:
         return evaluate_program(program, cases, records=records, describe=to_json, step=step, n_threads=args.threads)
+
+
+def decide(setup: Setup, results: Mapping[str, list["CaseResult"]], program: "NaiveRAG") -> "GateResult":
+    """Hold the compiled program against what is in use and the seed, and its prompts against held-out gold."""
+    from programs.changes import prompt_texts
+    from trainsets.gate import gate, parse_limits
+    from trainsets.leaks import find_leaks
+
+    leaks = [f"{leak.case_id}: {leak.what}" for leak in find_leaks(prompt_texts(program), setup.splits.held_out)]
+    baselines = {which: results[which] for which in ("champion", "seed") if which in results}
+    return gate(results["compiled"], baselines, parse_limits(setup.args.gate_limit), leaks)
 
 
 def log_results(tracked: "TrackedRun", export: Path, results: Mapping[str, list["CaseResult"]]) -> None:

@@ -88,9 +88,8 @@ def test_bootstrap_fills_the_real_program_with_runs_that_were_right(server: Scri
     compiled, _ = compile_with(server, tools, Settings("bootstrap", max_demos=2))
     demos = demos_of(compiled.program)
     assert {"answer", "judge"} <= set(demos)
-    assert [demo.question for demo in demos["answer"]] == [TRAIN[1].question, TRAIN[2].question]
-    assert demos["answer"][0].answer == ANSWERS[TRAIN[1].question]
-    assert demos["answer"][0].augmented
+    assert {demo.question for demo in demos["answer"]} == {TRAIN[1].question, TRAIN[2].question}
+    assert all(demo.answer == ANSWERS[demo.question] and demo.augmented for demo in demos["answer"])
     assert "<passage 1>" in demos["answer"][0].passages  # never a raw gold case, which has no passages
     assert not compiled.stopped_at_budget
 
@@ -139,7 +138,9 @@ def test_a_budget_ends_bootstrapping_with_the_demos_so_far(server: ScriptedServe
         stopped, meter = compile_with(server, tools, Settings("bootstrap", max_demos=3), budget=one_run + 1)
     assert stopped.stopped_at_budget
     assert meter.paid_calls == len(server.requests) == one_run + 1
-    assert demos_of(stopped.program)["answer"] == demos_of(whole.program)["answer"][:1]
+    [demo] = demos_of(stopped.program)["answer"]
+    assert demo.question == TRAIN[0].question
+    assert demo in demos_of(whole.program)["answer"]
     assert render_prompts(stopped.program.deepcopy()) == render_prompts(stopped.program)
 
 
@@ -222,7 +223,7 @@ def test_a_teacher_runs_the_program_while_demos_are_collected(tools: Tools) -> N
         assert student.requests == []
         assert len(teacher.requests) == lm.meter.paid_calls > 0
         assert meter.paid_calls == 0
-        assert demos_of(compiled.program)["answer"][0].answer == ANSWERS[TRAIN[0].question]
+        assert ANSWERS[TRAIN[0].question] in [demo.answer for demo in demos_of(compiled.program)["answer"]]
         assert all(predictor.lm is None for predictor in compiled.program.predictors())
 
 
@@ -383,7 +384,7 @@ def test_bootstrapping_accepts_by_the_bool_and_candidates_are_scored_by_the_numb
 
 @pytest.mark.parametrize("name", ["random-search", "simba", "gepa", "mipro"])
 def test_a_budget_holds_with_several_threads(helpful: ScriptedServer, tools: Tools, name: str) -> None:
-    helpful.seconds = 0.01
+    helpful.seconds = 0.05
     settings = replace(SMALL[name], n_threads=4)
     stopped, _ = compile_with(helpful, tools, settings, budget=20)
     assert stopped.stopped_by == "the budget of 20 LM calls is spent"
