@@ -170,7 +170,7 @@ class Guide:
 
     @property
     def _subject(self) -> str:
-        return phrase(_without_empty(content_words(self.question))[:_GAP_WORDS], self.question)
+        return phrase(_without_empty(content_words(self.question))[:_GAP_WORDS], self.question) or self.question
 
     def _finding(self, shown: Sequence[Shown], lacking: Sequence[str]) -> tuple[str, str] | None:
         """Return the first query, built from what was found and what is asked, that brings missing evidence up."""
@@ -180,7 +180,7 @@ class Guide:
                 tool = "keyword" if find_ids(link) else "hybrid"
                 if self._brings(tool, f"{link} {asked}".strip(), target):
                     return f"{link} {asked}".strip(), tool
-            if len(asked.split()) >= _WORDS_WITHOUT_LINK and self._brings("hybrid", asked, target):
+            if len(content_words(asked)) >= _WORDS_WITHOUT_LINK and self._brings("hybrid", asked, target):
                 return asked, "hybrid"
         return None
 
