@@ -114,10 +114,13 @@ def test_a_program_that_would_have_its_answer_checked_by_an_lm_is_not_asked_to(p
 
 
 def test_what_can_be_seen_from_the_inputs_goes_first_then_what_is_short(program: AgenticRAG) -> None:
-    case = guided.gold_case("one").model_copy(update={"question": "And?", "id": "vague"})  # the shortest of all
-    cases = [GuidedCase(to_example(case), Gold(case)), *map(guided.guided_case, ("zh", "one"))]
+    long = {"id": "long", "question": "How long from order to delivery?", "gold_ids": ("supplier",)}
+    case = guided.gold_case("one").model_copy(
+        update=long | {"answer": ("From order to delivery it takes nine weeks.",)}
+    )
+    cases = [GuidedCase(to_example(case), Gold(case)), *map(guided.guided_case, ("one", "zh"))]
     answers = build_step_demos(program, cases, accept)["answer"]
-    assert [demo.from_case for demo in answers] == ["zh", "one", "vague"]
+    assert [demo.from_case for demo in answers] == ["zh", "one", "long"]  # it shows no brevity
 
 
 def demo(verdict: str, question: str, *quotes: str) -> dspy.Example:
