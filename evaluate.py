@@ -142,7 +142,7 @@ def climb_all(bench: Bench, programs: "Mapping[str, NaiveRAG | RetrievalOnly]", 
     write_summary(args.out, summary)
     note(f"records: {args.out}/, to look at: {write_report(args.out)}")
     if args.json:
-        sys.stdout.write(json.dumps({one.spec: asdict(one.summary) for one in rungs}, indent=2) + "\n")
+        sys.stdout.write(json.dumps({one.spec: asdict(one.summary) for one in rungs}, indent=2, allow_nan=False) + "\n")
     else:
         show(bench, rungs, [*among, *against])
         sys.stdout.write(say(result) if result else "")

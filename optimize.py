@@ -5,101 +5,31 @@ import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from programs.cli import (
-    EXPORT_DIR,
-    RUNS_DIR,
-    add_case_flags,
-    add_gate_flags,
-    add_index_flag,
-    add_lm_flags,
-    add_tool_flags,
-    add_tracking_flags,
-    amount,
-    count,
-    note,
-    positive,
-    progress,
-    roles_from,
-    run_guarded,
-    show_table,
-)
-from programs.settings import OPTIMIZERS, Settings, stages_of
+from programs.cli import RUNS_DIR, note, progress, roles_from, run_guarded, show_table
+from programs.compile_flags import limits_from, parse, settings_from
 
 if TYPE_CHECKING:
     from programs.budget import Budget
     from programs.compile_lms import CompileLMs
-    from programs.journal import Journal
     from programs.lms import Roles
     from programs.load import Tools
     from programs.optimizers import Compiled
     from programs.preflight import Preflight
     from programs.probing import ProbeRun
     from programs.rag import NaiveRAG
+    from programs.settings import Settings
     from programs.tracking import TrackedRun
-    from programs.trials import Watch
     from trainsets.cases import Case
     from trainsets.compiling import Splits
     from trainsets.evaluation import CaseResult
     from trainsets.gate import GateResult
 
-ACCEPT_DEMO = 0.8  # combined score from which a run may become a demo: the answer is right and its evidence was found
-
 PRUNED_ON = 12  # cases: each demo is left out of a run over all of them
-
-
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(prog="optimize.py", description=__doc__)
-    parser.add_argument("--program", choices=("naive", "hybrid", "agentic"), default="agentic", help="seed program")
-    parser.add_argument(
-        "--optimizer",
-        type=optimizer,
-        default="bootstrap",
-        metavar="NAME",
-        help=f"{', '.join(OPTIMIZERS)}, or chain:ONE,ANOTHER (bootstrap)",
-    )
-    parser.add_argument("--auto", choices=("light", "medium", "heavy"), default="light", help="size of the run (light)")
-    parser.add_argument("--trials", type=positive, metavar="N", help="size of the run in candidates, instead of --auto")
-    parser.add_argument("--max-demos", type=positive, default=3, metavar="N", help="demos of a predictor (3)")
-    parser.add_argument("--step-demos", action="store_true", help="start from demos made of the gold evidence")
-    parser.add_argument("--teacher-lm", metavar="LM", help="LM that runs the program while demos are collected")
-    parser.add_argument("--proposer-lm", metavar="LM", help="LM that writes instructions")
-    parser.add_argument("--max-lm-calls", type=positive, metavar="N", help="compile with N calls at most")
-    parser.add_argument("--max-cost", type=amount, metavar="USD", help="compile until this much is spent")
-    parser.add_argument("--max-minutes", type=amount, metavar="M", help="compile for M minutes at most")
-    parser.add_argument(
-        "--restart", action="store_true", help="forget the trials of an earlier attempt, ask the LM anew"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="only look at what the compile would meet and cost")
-    parser.add_argument("--probe", type=count, default=6, metavar="N", help="train cases run to look ahead (6)")
-    parser.add_argument("--force", action="store_true", help="compile even if it looks hopeless")
-    parser.add_argument("--prune-demos", action="store_true", help="drop demos without which no score falls")
-    parser.add_argument("--limit", type=positive, metavar="N", help="train on a stratified sample of N cases")
-    parser.add_argument("--eval-limit", type=positive, metavar="N", help="compare on N dev cases, a stratified sample")
-    parser.add_argument("--threads", type=positive, default=1, help="cases at the same time (1)")
-    parser.add_argument("--out", type=Path, default=EXPORT_DIR, metavar="DIR", help=f"export folder ({EXPORT_DIR})")
-    add_index_flag(parser)
-    add_tool_flags(parser)
-    add_case_flags(parser)
-    add_lm_flags(parser)
-    add_tracking_flags(parser)
-    add_gate_flags(parser, on_by_default=True)
-    parser.add_argument("--champion", metavar="EXPORT", help="the program in use, which the new one has to beat")
-    return parser.parse_args(argv)
-
-
-def optimizer(text: str) -> str:
-    """Check the name of an optimizer, for argparse."""
-    try:
-        stages_of(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +37,7 @@ class Setup:
     """What a compile is made with; `program` is the seed."""
 
     args: argparse.Namespace
-    settings: Settings
+    settings: "Settings"
     splits: "Splits"
     tools: "Tools"
     program: "NaiveRAG"
@@ -169,6 +99,43 @@ def run(args: argparse.Namespace) -> int:
             return finish(setup, {"seed": setup.program, "compiled": compiled.program} | champion, facts, tracked, name)
 
 
+def describe(setup: Setup) -> dict[str, Any]:
+    """Return what this compile is made of, for the manifest and MLflow; no addresses, no secrets."""
+    from trainsets.compiling import ACCEPT_DEMO
+
+    settings, lms, splits, index = setup.settings, setup.lms, setup.splits, setup.tools.facts
+    return {
+        "program": setup.args.program,
+        **asdict(settings),
+        "effective_seed": settings.effective_seed,
+        "accept_demo": ACCEPT_DEMO,
+        "lm": lms.roles.label,
+        "teacher_lm": lms.teacher.label if lms.teacher else None,
+        "proposer_lm": lms.proposer.label if lms.proposer else None,
+        "corpus_version": index.corpus_version,
+        "embedder": index.embedder,
+        "n_train": len(splits.train),
+        "n_val": len(splits.val),
+        "n_dev": len(splits.dev),
+    }
+
+
+def describe_data(setup: Setup) -> dict[str, Any]:
+    """Return what decides how a compile goes beside its settings, its LMs and its program."""
+    from trainsets.compiling import ACCEPT_DEMO
+
+    args, splits, index = setup.args, setup.splits, setup.tools.facts
+    return {
+        "accept_demo": ACCEPT_DEMO,
+        "teacher_lm": args.teacher_lm,
+        "proposer_lm": args.proposer_lm,
+        "corpus_version": index.corpus_version,
+        "embedder": index.embedder_fingerprint,
+        "train_cases": splits.digest("train"),
+        "val_cases": splits.digest("val"),
+    }
+
+
 def log_setup(setup: Setup, facts: Mapping[str, Any], tracked: "TrackedRun") -> None:
     """Log what the compile is made of, and the data it rests on."""
     splits = setup.splits
@@ -176,149 +143,26 @@ def log_setup(setup: Setup, facts: Mapping[str, Any], tracked: "TrackedRun") -> 
     tracked.log_data({"train": splits.train, "val": splits.val, "dev": splits.dev}, setup.tools.facts, setup.args.cases)
 
 
-def finish(
-    setup: Setup, programs: Mapping[str, "NaiveRAG"], facts: dict[str, Any], tracked: "TrackedRun", name: str
-) -> int:
-    """Measure all programs, give the verdict, export the compiled one, log and print everything."""
-    from programs.changes import write_changes
-    from programs.export import choose_place, save_export
-    from programs.lms import bind
-    from trainsets.evaluation import summarise
-    from trainsets.gate import say
-
-    args, roles = setup.args, setup.lms.roles
-    with bind(roles):
-        results = {which: measure(which, program, setup.splits.dev, args) for which, program in programs.items()}
-    facts |= {f"{which}_score": mean_score(each) for which, each in results.items()}
-    result = decide(setup, results, programs["compiled"]) if args.gate else None
-    facts |= {"gate": result.to_json()} if result else {}
-    before, after = (summarise(results[which]).scores for which in ("seed", "compiled"))
-    page = RUNS_DIR / "compile" / "changes.html"
-    told, changes = write_changes(setup.program, programs["compiled"], before, after, page)
-    out = choose_place(args.out, result.verdict if result else None, args.champion)
-    save_export(programs["compiled"], out, lm=roles.label, index=setup.tools.facts, built_by=facts, changes=changes)
-    log_results(tracked, out, results)
-    tracked.log_files(page)
-    tracked.log_prompts(setup.program, programs["compiled"])
-    tracked.log_spend("compile", setup.lms.compiling.answer.meter.usage)
-    verdict = result.verdict if result else None
-    tracked.log_tags({"gate": verdict})
-    tracked.register(facts["model"], out, {"gate": verdict}, champion=verdict == "promote")
-    tracked.rename(f"{name} · {facts['seed_score']:.2f} → {facts['compiled_score']:.2f}")
-    show(results, roles)
-    sys.stdout.write(told + (say(result) if result else "") + closing(args, out))
-    return 1 if result and result.verdict == "reject" else 0
-
-
-def decide(setup: Setup, results: Mapping[str, list["CaseResult"]], program: "NaiveRAG") -> "GateResult":
-    """Hold the compiled program against what is in use and the seed, and its prompts against held-out gold."""
-    from programs.changes import prompt_texts
-    from trainsets.gate import gate, parse_limits
-    from trainsets.leaks import find_leaks
-
-    leaks = [f"{leak.case_id}: {leak.what}" for leak in find_leaks(prompt_texts(program), setup.splits.held_out)]
-    baselines = {which: results[which] for which in ("champion", "seed") if which in results}
-    return gate(results["compiled"], baselines, parse_limits(setup.args.gate_limit), leaks)
-
-
-def dry_run(setup: Setup) -> int:
-    """Look ahead, say what was seen, and leave it at that."""
-    from programs.budget import Budget
-    from programs.lms import bind
-
-    start, _ = start_with_step_demos(setup)
-    with bind(setup.lms.compiling):
-        report = look_ahead(setup, start, Budget(setup.args.max_lm_calls))
-    sys.stdout.write(report.say())
-    return 1 if report.refusals else 0
-
-
-def look_ahead(setup: Setup, program: "NaiveRAG", budget: "Budget") -> "Preflight":
-    """Look whether the compile can lead anywhere and what it will cost; the LMs are bound."""
-    from programs.budget import count_calls
-    from programs.estimate import Task
-    from programs.preflight import Check, Limits, Subject, look
-    from programs.probing import MOST_PROBED
-    from trainsets.compiling import describe_distance, in_probing_order
-    from trainsets.gate import parse_limits
-
-    args, settings, splits = setup.args, setup.settings, setup.splits
-    n_train, n_val, n_dev = map(len, (splits.train, splits.val, splits.dev))
-    subject = Subject(
-        stages=settings.stages,
-        program=program,
-        task=Task(n_train, n_val, len(program.predictors()), settings.max_demos, settings.auto, settings.n_trials),
-        cases=in_probing_order(splits.train, args.probe, MOST_PROBED, args.seed),
-        run=lambda case: probe_case(program, case),
-        lms=setup.lms,
-        limits=Limits(args.max_lm_calls, args.max_cost, args.max_minutes),
-        n_probes=min(args.probe, args.max_lm_calls // 20) if args.max_lm_calls else args.probe,
-        n_dev=n_dev,
-        n_measured=(n_dev, n_dev * (2 if args.champion else 1)),
-        least_dev=parse_limits(args.gate_limit).min_cases if args.gate else 0,
-        n_threads=settings.n_threads,
-    )
-    distance, is_apart = describe_distance(splits)
-    with count_calls(budget):
-        return look(subject, Check("held out", "ok" if is_apart else "doubt", distance))
-
-
-def probe_case(program: "NaiveRAG", case: "Case") -> "ProbeRun":
-    """Run one train case and see whether the run might become a demo."""
-    from programs.probing import describe_run
-    from trainsets.evaluation import run_cases
-
-    [result] = run_cases(program, [case])
-    passed = (result.scores.get("combined") or 0.0) >= ACCEPT_DEMO
-    return describe_run(case.question, result.prediction, passed, result.outcome, result.error, result.seconds)
-
-
-def prune(setup: Setup, compiled: "Compiled", watch: "Watch") -> "Compiled":
-    """Drop the demos without which no score falls, on cases that no demo comes from."""
-    from programs.budget import count_calls
-    from programs.pruning import prune_demos
-    from trainsets.cases import sample
-    from trainsets.evaluation import run_cases
-
-    shown = {dict(demo).get("question") for one in compiled.program.predictors() for demo in one.demos}
-    unseen = [case for case in (setup.splits.val or setup.splits.train) if case.question not in shown]
-    if not unseen:
-        note("pruning: no case is left that no demo comes from")
-        return compiled
-    cases = sample(unseen, PRUNED_ON, setup.args.seed)
-
-    def score(program: "NaiveRAG") -> float:
-        # A case that errors counts as lost: a demo that keeps the output readable pays for its tokens.
-        results = run_cases(program, cases, n_threads=setup.args.threads)
-        return math.fsum(result.scores.get("combined") or 0.0 for result in results) / len(cases)
-
-    with count_calls(watch.budget):
-        pruned = prune_demos(compiled.program, score)
-    note(pruned.say())
-    return replace(compiled, program=pruned.program)
-
-
-def settings_from(args: argparse.Namespace) -> Settings:
-    """Collect how to compile from the flags."""
-    return Settings(
-        args.optimizer, args.max_demos, args.auto, args.trials, args.seed, args.threads, step_demos=args.step_demos
-    )
-
-
 def compile_splits(setup: Setup, tracked: "TrackedRun") -> "Compiled":
     """Compile with a journal: a command that is repeated goes on where the one before it ended."""
+    from programs.compile_run import make_watch, open_journal, report_compile
     from programs.lms import bind
     from programs.optimizers import compile_program
     from programs.preflight import CompileRefusedError
     from trainsets.cases import to_example
+    from trainsets.compiling import metric
     from trainsets.feedback import explain
 
-    splits, lms = setup.splits, setup.lms
+    args, splits, lms, settings = setup.args, setup.splits, setup.lms, setup.settings
     start, step_demos = start_with_step_demos(setup)
-    with open_journal(setup, start) as journal, bind(lms.compiling, journal.generation):
-        watch = make_watch(setup, journal, tracked)
+    journals = RUNS_DIR / "compile"
+    with (
+        open_journal(journals, start, settings, lms, describe_data(setup), restart=args.restart) as journal,
+        bind(lms.compiling, journal.generation),
+    ):
+        watch = make_watch(journal, lms, limits_from(args), tracked.log_candidate)
         report = look_ahead(setup, start, watch.budget)
-        if report.refusals and not setup.args.force:
+        if report.refusals and not args.force:
             raise CompileRefusedError(report.say())
         note(report.say().rstrip())
         compiled = compile_program(
@@ -326,7 +170,7 @@ def compile_splits(setup: Setup, tracked: "TrackedRun") -> "Compiled":
             metric,
             [to_example(case) for case in splits.train],
             [to_example(case) for case in splits.val],
-            setup.settings,
+            settings,
             lms.teacher,
             proposer=lms.proposer,
             step_demos=step_demos,
@@ -334,8 +178,8 @@ def compile_splits(setup: Setup, tracked: "TrackedRun") -> "Compiled":
             embed=setup.tools.index.embedder.embed_queries,
             watch=watch,
         )
-        if setup.args.prune_demos and not compiled.stopped_by:
-            compiled = prune(setup, compiled, watch)
+        if args.prune_demos and not compiled.stopped_by:
+            compiled = prune(setup, compiled, watch.budget)
     report_compile(compiled, setup.program, watch, lms)
     if journal.differs_from:
         note(f"trial {journal.differs_from} came out differently than before: the LM answers otherwise now")
@@ -356,6 +200,7 @@ def make_step_demos(program: "NaiveRAG", splits: "Splits") -> dict[str, list[Any
     """Make demos from the gold evidence of the train cases; what held-out cases ask or rest on stands in none."""
     from programs.step_demos import GuidedCase, build_step_demos
     from trainsets.cases import to_example
+    from trainsets.compiling import metric
     from trainsets.gold import Gold, held_out_texts, holds_held_out
 
     note(f"making step demos from {len(splits.train)} cases")
@@ -370,77 +215,111 @@ def make_step_demos(program: "NaiveRAG", splits: "Splits") -> dict[str, list[Any
     return demos
 
 
-def open_journal(setup: Setup, program: "NaiveRAG") -> "Journal":
-    """Open the journal of this very compile; limits and threads may change from one attempt to the next."""
-    from programs.journal import Journal
-    from programs.trials import name_of
+def look_ahead(setup: Setup, program: "NaiveRAG", budget: "Budget") -> "Preflight":
+    """Look whether the compile can lead anywhere and what it will cost; the LMs are bound."""
+    from programs.budget import count_calls
+    from programs.estimate import Task
+    from programs.preflight import Check, Subject, look
+    from programs.probing import MOST_PROBED
+    from trainsets.compiling import describe_distance, in_probing_order
+    from trainsets.gate import parse_limits
 
-    args, splits, index = setup.args, setup.splits, setup.tools.facts
-    facts = asdict(setup.settings) | {"n_threads": None, "accept_demo": ACCEPT_DEMO, "bounds": asdict(program.bounds)}
-    facts |= {"lms": [lm.model for lm in setup.lms.all], "teacher_lm": args.teacher_lm, "proposer_lm": args.proposer_lm}
-    facts |= {"corpus_version": index.corpus_version, "embedder": index.embedder_fingerprint}
-    facts |= {"program": name_of(program), "train_cases": splits.digest("train"), "val_cases": splits.digest("val")}
-    journal = Journal(RUNS_DIR / "compile", facts, restart=args.restart)
-    if journal.recorded:
-        best = max(trial.score for trial in journal.recorded)
-        note(f"going on after {len(journal.recorded)} trials of an earlier attempt, best score {best:.3f}")
-    return journal
+    args, settings, splits = setup.args, setup.settings, setup.splits
+    n_train, n_val, n_dev = map(len, (splits.train, splits.val, splits.dev))
+    subject = Subject(
+        stages=settings.stages,
+        program=program,
+        task=Task(n_train, n_val, len(program.predictors()), settings.max_demos, settings.auto, settings.n_trials),
+        cases=in_probing_order(splits.train, args.probe, MOST_PROBED, args.seed),
+        run=lambda case: probe_case(program, case),
+        lms=setup.lms,
+        limits=limits_from(args),
+        n_probes=min(args.probe, args.max_lm_calls // 20) if args.max_lm_calls else args.probe,
+        n_dev=n_dev,
+        n_measured=(n_dev, n_dev * (2 if args.champion else 1)),
+        least_dev=parse_limits(args.gate_limit).min_cases if args.gate else 0,
+        n_threads=settings.n_threads,
+    )
+    distance, is_apart = describe_distance(splits)
+    with count_calls(budget):
+        return look(subject, Check("held out", "ok" if is_apart else "doubt", distance))
 
 
-def make_watch(setup: Setup, journal: "Journal", tracked: "TrackedRun") -> "Watch":
-    """Set up what counts the calls, keeps the trials and tells the progress."""
+def probe_case(program: "NaiveRAG", case: "Case") -> "ProbeRun":
+    """Run one train case and see whether the run might become a demo."""
+    from programs.probing import describe_run
+    from trainsets.compiling import ACCEPT_DEMO
+    from trainsets.evaluation import run_cases
+
+    [result] = run_cases(program, [case])
+    passed = (result.score or 0.0) >= ACCEPT_DEMO
+    return describe_run(case.question, result.prediction, passed, result.outcome, result.error, result.seconds)
+
+
+def dry_run(setup: Setup) -> int:
+    """Look ahead, say what was seen, and leave it at that."""
     from programs.budget import Budget
-    from programs.trials import Watch
+    from programs.lms import bind
 
-    args = setup.args
-
-    def cost_usd() -> float:
-        return journal.spent_before_usd + setup.lms.cost_usd()
-
-    budget = Budget(args.max_lm_calls, args.max_cost, args.max_minutes, cost_usd)
-    return Watch(budget, journal, lambda standing: note(standing.line()), cost_usd, tracked.log_candidate)
+    start, _ = start_with_step_demos(setup)
+    with bind(setup.lms.compiling):
+        report = look_ahead(setup, start, Budget(setup.args.max_lm_calls))
+    sys.stdout.write(report.say())
+    return 1 if report.refusals else 0
 
 
-def metric(example: Any, prediction: Any, trace: Any = None) -> float | bool:
-    """Score a run 0..1; while demos are collected (a trace is given), say whether it may become one."""
-    from trainsets.metrics import combined_score
+def prune(setup: Setup, compiled: "Compiled", budget: "Budget") -> "Compiled":
+    """Drop the demos without which no score falls, on cases that no demo comes from."""
+    from programs import compile_run
+    from trainsets.compiling import pick_unseen
+    from trainsets.evaluation import run_cases
 
-    score = combined_score(example.case, prediction)
-    return score if trace is None else score >= ACCEPT_DEMO
+    shown = {dict(demo).get("question") for one in compiled.program.predictors() for demo in one.demos}
+    cases = pick_unseen(setup.splits, shown, PRUNED_ON, setup.args.seed)
+    if not cases:
+        note("pruning: no case is left that no demo comes from")
+        return compiled
 
+    def score(program: "NaiveRAG") -> float:
+        # A case that errors counts as lost: a demo that keeps the output readable pays for its tokens.
+        results = run_cases(program, cases, n_threads=setup.args.threads)
+        return math.fsum(one.score or 0.0 for one in results) / len(cases)
 
-def describe(setup: Setup) -> dict[str, Any]:
-    """Return what this compile is made of, for the manifest and MLflow; no addresses, no secrets."""
-    settings, lms, splits, index = setup.settings, setup.lms, setup.splits, setup.tools.facts
-    return {
-        "program": setup.args.program,
-        **asdict(settings),
-        "effective_seed": settings.effective_seed,
-        "accept_demo": ACCEPT_DEMO,
-        "lm": lms.roles.label,
-        "teacher_lm": lms.teacher.label if lms.teacher else None,
-        "proposer_lm": lms.proposer.label if lms.proposer else None,
-        "corpus_version": index.corpus_version,
-        "embedder": index.embedder,
-        "n_train": len(splits.train),
-        "n_val": len(splits.val),
-        "n_dev": len(splits.dev),
-    }
+    return compile_run.prune(compiled, score, budget)
 
 
-def report_compile(compiled: "Compiled", seed_program: "NaiveRAG", watch: "Watch", lms: "CompileLMs") -> None:
-    """Say what the optimizer put into the program, and what it took."""
-    from programs.export import render_prompts
+def finish(
+    setup: Setup, programs: Mapping[str, "NaiveRAG"], facts: dict[str, Any], tracked: "TrackedRun", name: str
+) -> int:
+    """Measure all programs, give the verdict, export the compiled one, log and print everything."""
+    from programs.changes import write_changes
+    from programs.export import choose_place, save_export
+    from programs.lms import bind
+    from trainsets.evaluation import summarise
+    from trainsets.gate import say
 
-    demos = {name: len(predictor.demos) for name, predictor in compiled.program.named_predictors()}
-    listed = ", ".join(f"{name} {n}" for name, n in demos.items() if n) or "none"
-    n_calls, n_paid = watch.budget.n_calls, lms.compiling.answer.meter.paid_calls
-    spent = f"{n_calls} LM calls" + (f", {n_paid} of them made now" if n_paid < n_calls else "")
-    note(f"demos: {listed}; {spent}" + (" (budget reached, best so far)" if compiled.stopped_by else ""))
-    if compiled.stopped_by:
-        note(f"{compiled.stopped_by}; repeat the command with a higher limit to go on from here")
-    if render_prompts(compiled.program) == render_prompts(seed_program):
-        note("nothing that was tried was good enough to be kept: the compiled program equals the seed")
+    args, roles = setup.args, setup.lms.roles
+    with bind(roles):
+        results = {which: measure(which, program, setup.splits.dev, args) for which, program in programs.items()}
+    scores = {which: summarise(each).scores for which, each in results.items()}
+    facts |= {f"{which}_score": each.get("combined") or 0.0 for which, each in scores.items()}  # without what errored
+    result = decide(setup, results, programs["compiled"]) if args.gate else None
+    facts |= {"gate": result.to_json()} if result else {}
+    page = RUNS_DIR / "compile" / "changes.html"
+    told, changes = write_changes(setup.program, programs["compiled"], scores["seed"], scores["compiled"], page)
+    out = choose_place(args.out, result.verdict if result else None, args.champion)
+    save_export(programs["compiled"], out, lm=roles.label, index=setup.tools.facts, built_by=facts, changes=changes)
+    log_results(tracked, out, results)
+    tracked.log_files(page)
+    tracked.log_prompts(setup.program, programs["compiled"])
+    tracked.log_spend("compile", setup.lms.compiling.answer.meter.usage)
+    verdict = result.verdict if result else None
+    tracked.log_tags({"gate": verdict})
+    tracked.register(facts["model"], out, {"gate": verdict}, champion=verdict == "promote")
+    tracked.rename(f"{name} · {facts['seed_score']:.2f} → {facts['compiled_score']:.2f}")
+    show(results, roles)
+    sys.stdout.write(told + (say(result) if result else "") + closing(args, out))
+    return 1 if result and result.verdict == "reject" else 0
 
 
 def measure(which: str, program: "NaiveRAG", cases: list["Case"], args: argparse.Namespace) -> list["CaseResult"]:
@@ -453,11 +332,15 @@ def measure(which: str, program: "NaiveRAG", cases: list["Case"], args: argparse
         return evaluate_program(program, cases, records=records, describe=to_json, step=step, n_threads=args.threads)
 
 
-def mean_score(results: list["CaseResult"]) -> float:
-    """Return the mean combined score; a case that errored counts as missing, and is shown in the table."""
-    from trainsets.evaluation import summarise
+def decide(setup: Setup, results: Mapping[str, list["CaseResult"]], program: "NaiveRAG") -> "GateResult":
+    """Hold the compiled program against what is in use and the seed, and its prompts against held-out gold."""
+    from programs.changes import prompt_texts
+    from trainsets.gate import gate, parse_limits
+    from trainsets.leaks import find_leaks
 
-    return summarise(results).scores.get("combined") or 0.0
+    leaks = [f"{leak.case_id}: {leak.what}" for leak in find_leaks(prompt_texts(program), setup.splits.held_out)]
+    baselines = {which: results[which] for which in ("champion", "seed") if which in results}
+    return gate(results["compiled"], baselines, parse_limits(setup.args.gate_limit), leaks)
 
 
 def log_results(tracked: "TrackedRun", export: Path, results: Mapping[str, list["CaseResult"]]) -> None:
@@ -492,7 +375,7 @@ def closing(args: argparse.Namespace, out: Path) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    args = parse(argv)
+    args = parse(argv, __doc__)
     return run_guarded(lambda: run(args))
 
 

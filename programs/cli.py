@@ -23,6 +23,7 @@ TRACKING_URI = f"sqlite:///{RUNS_DIR}/mlflow.db"
 PROGRAM_HELP = "naive, hybrid, agentic, an export folder, or a version: models:/NAME@champion"
 
 _OURS = ("programs", "retrievers", "trainsets", "signatures")
+_MOST = 10**9  # of anything; a thread can't wait for many more seconds than this
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
 _TABLE_WIDTH = 140  # what the widest table of numbers needs; a narrower terminal wraps its lines
 
@@ -65,7 +66,7 @@ def add_tool_flags(parser: argparse.ArgumentParser) -> None:
 def add_case_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that choose gold cases and how they are sampled."""
     parser.add_argument("--cases", metavar="PATH", help="case file, folder of splits, or hub id (the sample set)")
-    parser.add_argument("--seed", type=int, default=0, help="picks samples and starts optimizers (0)")
+    parser.add_argument("--seed", type=seed, default=0, help="picks samples and starts optimizers (0)")
 
 
 def add_tracking_flags(parser: argparse.ArgumentParser) -> None:
@@ -96,17 +97,23 @@ def add_gate_flags(parser: argparse.ArgumentParser, *, on_by_default: bool) -> N
 
 def count(text: str) -> int:
     """Read a whole number of 0 or more, for argparse."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is below 0")
-    return value
+    return _whole(text, 0, _MOST)
 
 
 def positive(text: str) -> int:
     """Read a whole number above zero, for argparse."""
+    return _whole(text, 1, _MOST)
+
+
+def seed(text: str) -> int:
+    """Read a seed that every random generator takes, for argparse."""
+    return _whole(text, 0, 2**32 - 1)
+
+
+def _whole(text: str, least: int, most: int) -> int:
     value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is below 1")
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"{value} is below {least}" if value < least else f"{value} is above {most}")
     return value
 
 
@@ -126,8 +133,8 @@ def roles_from(args: argparse.Namespace) -> "Roles":
 
 
 def amount(text: str) -> float:
-    """Read a number above zero, for argparse."""
-    if not (value := float(text)) > 0:
+    """Read a number above zero, for argparse; one that is infinite is no limit and not written as one."""
+    if not (value := finite(text)) > 0:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return value
 

@@ -35,6 +35,6 @@ def make_compile_lms(
     """
     others = [make_lm(spec, api_base) if spec else None for spec in (teacher, proposer)]
     check(*(lm for lm in (roles.decision, roles.answer, *others) if lm))
-    compiling = roles.with_budget(None)
+    compiling = roles.with_own_meter()
     metered = [lm.copy(meter=compiling.answer.meter) if lm else None for lm in others]
     return CompileLMs(roles, compiling, *metered)

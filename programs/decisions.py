@@ -37,6 +37,12 @@ def threshold_of(decider: dspy.Predict, output: str) -> float:
     return float(decider.fields[output]["threshold"])
 
 
+def leave_out(decider: dspy.Predict) -> None:
+    """Have a program go on without a decider, as at a threshold of 0, where any probability is a yes."""
+    for state in decider.fields.values():
+        state["threshold"] = 0.0
+
+
 def decide(decider: dspy.Predict, **inputs: Any) -> dspy.Prediction:
     """Ask a decider: from the next token where the bound LM reports its options, else by a probability it writes.
 

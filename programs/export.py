@@ -1,11 +1,7 @@
 """Export folders: save a program as plain JSON, and load it only where it fits."""
 
-import ctypes
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -19,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, field_
 from programs.adapter import LeanJSONAdapter
 from programs.rag import AgenticRAG, HybridRAG, NaiveRAG
 from programs.run import Bounds
+from programs.saving import replace_folder
 from programs.tools import NO_TOOLS, Toolbox
 from retrievers.records import Retriever
 
@@ -112,7 +109,7 @@ def save_export(
     if holding:
         raise ProgramStateError(f"predictors {', '.join(holding)} hold an LM; bind LMs with dspy.context instead")
     # Keys keep their order: it is what demos are rendered in.
-    state = json.dumps(program.dump_state(), ensure_ascii=False, indent=2) + "\n"
+    state = json.dumps(program.dump_state(), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
     manifest = Manifest(
         program=name_of(program),
         bounds=asdict(program.bounds),
@@ -125,7 +122,7 @@ def save_export(
         built_by=dict(built_by or {}),
     )
     prompts = "\n".join([render_prompts(program), *([changes] if changes else [])])
-    _replace_folder(folder, dict(zip(FILES, (state, _pretty(manifest), prompts), strict=True)))
+    replace_folder(folder, dict(zip(FILES, (state, _pretty(manifest), prompts), strict=True)))
     return manifest
 
 
@@ -308,36 +305,8 @@ def _check_place(folder: Path) -> None:
         raise ProgramStateError(f"{folder} exists and is no export; choose another place with --out")
 
 
-def _replace_folder(folder: Path, files: Mapping[str, str]) -> None:
-    folder = folder.resolve()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
-    try:
-        fresh.chmod(0o755)
-        for name, text in files.items():
-            (fresh / name).write_text(text, encoding="utf-8")
-        if folder.exists():
-            _exchange(fresh, folder)
-        else:
-            os.replace(fresh, folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _exchange(fresh: Path, folder: Path) -> None:
-    """Swap two folders in one step where the system can (Linux), else in two renames."""
-    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
-    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-    if renameat2 and renameat2(here, os.fsencode(fresh), here, os.fsencode(folder), exchange) == 0:
-        return
-    old = fresh.with_name(f"{fresh.name}-old")
-    os.replace(folder, old)
-    os.replace(fresh, folder)
-    os.replace(old, fresh)
-
-
 def _pretty(manifest: Manifest) -> str:
-    return json.dumps(manifest.model_dump(), ensure_ascii=False, indent=2) + "\n"
+    return json.dumps(manifest.model_dump(), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
 def _sha256(text: str) -> str:

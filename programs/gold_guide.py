@@ -5,23 +5,31 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from programs.prompting import excerpt, format_passages
-from programs.rules import bare, fold, words
+from programs.prompting import format_passages
+from programs.rules import fold, is_chinese
 from programs.run import Bounds
+from programs.shortening import Shown, holds, sentences
 from retrievers.records import Hit, Retriever
 from retrievers.tokenizer import find_ids, load_tokenizer, query_tokens
 from signatures import SearchStep
 
 _BLOCK = re.compile(r"<passage \d+> (.*?)\n(.*?)\n</passage>", re.DOTALL)
-_SENTENCE = re.compile(r"[^\n。！？；]*?(?:[.!?](?=\s)|[\n。！？；]|$)", re.DOTALL)
 _LINKS = 6  # names that lead from found to missing evidence, tried in turn
+_LINK_WORDS = 3
 _QUERY_WORDS = 6
 _GAP_WORDS = 10
 _WORDS_WITHOUT_LINK = 3  # fewer, and nothing new in it, is no rewrite to learn from
 _NEAR = 2  # ranks at which a query is taken to have found what it looks for
 _DEEP = 30
-_NEAR_SHARE = 0.2  # of the question's words
+_LEAST_SHARE, _NEAR_SHARE, _ABOUT_SHARE = 0.2, 0.5, 0.3  # of the question's words: to miss, to miss narrowly, to meet
 _MAX_STEPS = 3
+_ANSWER_CHARS = 40  # a longer answer shows no brevity
+# What questions hold beside their subject, and no search needs.
+_EMPTY = frozenset(
+    "one two three tell say get know use used uses make makes last lasts directly still currently exactly now "
+    "里 后 内 时 前 中 个 只 次 位 件 台 块 种 家 条 米 号 最 现在 目前 有没有 是否 就是 也就是 我们 你们 一只 一台 "
+    "一块 那次 那个 那块 那家 时间 多长 多久 最后 哪位 哪家 哪天 哪儿".split()
+)
 
 
 class GoldLike(Protocol):
@@ -49,20 +57,11 @@ class NoGuidance(LookupError):  # noqa: N818
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A passage as it stands in a prompt, and the hit behind it."""
-
-    heading: str
-    body: str
-    hit: Hit
-
-
-@dataclass(frozen=True, slots=True)
 class Step:
     """One call of a predictor: what the program gave it, and what the gold calls for.
 
     `quotes` are the words of the passages that the output rests on. A step that is not `certain` keeps the run going
-    and is no demo.
+    and is no demo. In a `clear` one a reader sees at once why the output is what it is: such make the better demos.
     """
 
     predictor: str
@@ -71,6 +70,7 @@ class Step:
     shown: tuple[Shown, ...] = ()
     quotes: tuple[str, ...] = ()
     certain: bool = True
+    clear: bool = True
 
 
 @dataclass
@@ -120,13 +120,15 @@ class Guide:
         n_missing = [len(self.gold.missing(self._found_by(plan))) for plan in plans]
         best = min(range(len(plans)), key=lambda place: (n_missing[place], len(plans[place])))
         found_some = n_missing[best] < len(self.gold.gold_ids)
-        return Step("plan", inputs, {"steps": plans[best]}, certain=found_some)
+        subjects = [[word for word in step.query.split() if not find_ids(word)] for step in plans[best]]
+        is_clear = not n_missing[best] and all(subjects)
+        return Step("plan", inputs, {"steps": plans[best]}, certain=found_some, clear=is_clear)
 
     def _plans(self) -> list[list[SearchStep]]:
         """Offer one search for what is asked about, or one for each document that holds a part of the evidence."""
         located = self._locate(self.gold.gold_ids)
         parts = dict.fromkeys(self._words_shared_with(hit) for hit in located)
-        whole = [self._words_shared_with(*located), " ".join(content_words(self.question)[:_GAP_WORDS])]
+        whole = [self._words_shared_with(*located), self._subject]
         return [*([_step(query)] for query in whole if query), [_step(part) for part in parts if part][:_MAX_STEPS]]
 
     def _found_by(self, plan: Sequence[SearchStep]) -> list[Hit]:
@@ -141,20 +143,34 @@ class Guide:
             contrary = self._contrary(shown, quotes)
             outputs = {"quotes": [*quotes, *contrary], "verdict": "conflict" if contrary else "sufficient"}
             quotes = (*quotes, *contrary)
-            return Step("judge", inputs, outputs | {"missing": ""}, shown, quotes, certain=not lacking)
+            is_clear = self.gold.states_answer("\n".join(quotes)) and self._is_about(shown, quotes)
+            return Step("judge", inputs, outputs | {"missing": ""}, shown, quotes, not lacking, is_clear)
         gap = self._gap(shown, lacking)
         outputs = {"quotes": list(quotes), "verdict": "insufficient", "missing": gap}
-        return Step("judge", inputs, outputs, shown, quotes, certain=bool(lacking) and self._is_near(shown))
+        near = self._share("\n".join(f"{one.heading}\n{one.body}" for one in shown))
+        is_clear = self._next is not None if quotes else near >= _NEAR_SHARE
+        return Step("judge", inputs, outputs, shown, quotes, bool(lacking) and near >= _LEAST_SHARE, is_clear)
 
-    def _is_near(self, shown: Sequence[Shown]) -> bool:
-        """Tell whether the passages are about what is asked, so that to take them for the answer is a near miss."""
-        asked = words(self.question)
-        return len(asked & words("\n".join(_text(one.hit) for one in shown))) >= _NEAR_SHARE * len(asked)
+    def _is_about(self, shown: Sequence[Shown], quotes: Sequence[str]) -> bool:
+        """Tell whether quotes, with the headings they stand under, speak of what is asked; a sum needs several."""
+        if self.gold.needs_all and len(quotes) < 2:
+            return False
+        headings = [one.heading for one in shown if any(holds(one.body, quote) for quote in quotes)]
+        return self._share("\n".join([*headings, *quotes])) >= _ABOUT_SHARE
+
+    def _share(self, text: str) -> float:
+        """Return the share of the question's words that stand in a text."""
+        asked, there = set(query_tokens(self.question, load_tokenizer())), set(load_tokenizer()(text))
+        return len(asked & there) / max(1, len(asked))
 
     def _gap(self, shown: Sequence[Shown], lacking: Sequence[str]) -> str:
         """Name what is missing, and remember the query that finds it."""
         self._next = self._finding(shown, lacking) if self.gold.is_answerable else None
-        return self._next[0] if self._next else " ".join(content_words(self.question)[:_GAP_WORDS])
+        return self._next[0] if self._next else self._subject
+
+    @property
+    def _subject(self) -> str:
+        return phrase(_without_empty(content_words(self.question))[:_GAP_WORDS], self.question) or self.question
 
     def _finding(self, shown: Sequence[Shown], lacking: Sequence[str]) -> tuple[str, str] | None:
         """Return the first query, built from what was found and what is asked, that brings missing evidence up."""
@@ -164,7 +180,7 @@ class Guide:
                 tool = "keyword" if find_ids(link) else "hybrid"
                 if self._brings(tool, f"{link} {asked}".strip(), target):
                     return f"{link} {asked}".strip(), tool
-            if len(asked.split()) >= _WORDS_WITHOUT_LINK and self._brings("hybrid", asked, target):
+            if len(content_words(asked)) >= _WORDS_WITHOUT_LINK and self._brings("hybrid", asked, target):
                 return asked, "hybrid"
         return None
 
@@ -175,15 +191,21 @@ class Guide:
     def _links(self, shown: Sequence[Shown], target: Hit) -> list[str]:
         """List names that shown evidence and the target share and the question lacks: ids, then names, then words."""
         evidence = [one for one in shown if self.gold.is_gold(one.hit)]
-        found = "\n".join([*self._quotes(shown), *(f"{one.heading}\n{one.body}" for one in evidence)])
+        quoted = "\n".join(self._quotes(shown))
+        found = "\n".join([quoted, *(f"{one.heading}\n{one.body}" for one in evidence)])
         wanted, asked = fold(_text(target)), fold(self.question)
         shared = [word for word in content_words(found) if fold(word) not in asked and fold(word) in wanted]
-        return sorted(shared, key=lambda word: (not find_ids(word), not word[0].isupper()))[:_LINKS]
+        links = sorted(shared, key=lambda word: (not find_ids(word), not word[0].isupper()))[:_LINKS]
+        if links and not find_ids(links[0]):  # a name of several words
+            named = _without_empty([word for word in shared if word in quoted])[:_LINK_WORDS]
+            links = [phrase(named, quoted), *links] if named else links
+        return links
 
     def _words_shared_with(self, *hits: Hit) -> str:
         text = {token for hit in hits for token in query_tokens(_text(hit), load_tokenizer())}
-        asked = content_words(self.question)
-        return " ".join([one for one in asked if text & set(query_tokens(one, load_tokenizer()))][:_QUERY_WORDS])
+        asked = _without_empty(content_words(self.question))
+        shared = [one for one in asked if text & set(query_tokens(one, load_tokenizer()))]
+        return phrase(shared[:_QUERY_WORDS], self.question)
 
     def _locate(self, gold_ids: Iterable[str]) -> list[Hit]:
         """Find the passages behind gold ids, by the evidence they hold."""
@@ -191,7 +213,7 @@ class Guide:
         query = " ".join([self.question, *self.gold.spans])
         hits = self.retrievers["hybrid"].search(query, _DEEP) if wanted else []
         first: dict[str, Hit] = {}
-        for hit in sorted(hits, key=lambda hit: not any(_holds(_text(hit), span) for span in self.gold.spans)):
+        for hit in sorted(hits, key=lambda hit: not any(holds(_text(hit), span) for span in self.gold.spans)):
             for id_ in (hit.passage.passage_id, hit.passage.doc_id):
                 if id_ in wanted:
                     first.setdefault(id_, hit)
@@ -208,8 +230,12 @@ class Guide:
         quotes = self._quotes(shown)
         if not self.gold.answer or not self._is_whole(quotes):
             raise NoGuidance("the passages do not hold the answer")
-        cited = [number for number, one in enumerate(shown, 1) if any(_holds(one.body, quote) for quote in quotes)]
-        return Step("answer", inputs, {"answer": self.gold.answer, "citations": cited}, shown, quotes)
+        gold = [(number, one) for number, one in enumerate(shown, 1) if self.gold.is_gold(one.hit)]
+        cited = [number for number, one in gold if any(holds(one.body, quote) for quote in quotes)]
+        is_short = len(self.gold.answer) <= _ANSWER_CHARS
+        is_clear = is_short and holds("\n".join(quotes), self.gold.answer) and self._is_about(shown, quotes)
+        outputs = {"answer": self.gold.answer, "citations": cited}
+        return Step("answer", inputs, outputs, shown, quotes, clear=is_clear)
 
     def _shown(self, passages: str) -> tuple[Shown, ...]:
         """Find the hit behind every passage of a prompt.
@@ -228,27 +254,21 @@ class Guide:
 
     def _quotes(self, shown: Sequence[Shown]) -> tuple[str, ...]:
         """Pick the words of gold passages that answer: the evidence the case names, else the sentence with a part."""
-        quotes: dict[str, None] = {}
-        for one in (one for one in shown if self.gold.is_gold(one.hit)):
-            spans = [span for span in self.gold.spans if _holds(one.body, span)]
-            if not spans:
-                parts = map(str.strip, _SENTENCE.findall(one.body))
-                spans = [part for part in parts if part and self.gold.states_part(part)][:1]
-            quotes |= dict.fromkeys(spans)
-        return tuple(quotes)
+        gold = [one for one in shown if self.gold.is_gold(one.hit)]
+        named = [span for one in gold for span in self.gold.spans if holds(one.body, span)]
+        stated = [[part for part in sentences(one.body) if self.gold.states_part(part)][:1] for one in gold]
+        return tuple(dict.fromkeys(named or (part for parts in stated for part in parts)))
 
     def _is_whole(self, quotes: Sequence[str]) -> bool:
-        """Tell whether the quotes are enough: they state the answer, or are all the evidence that has to be joined."""
-        spans = [span for span in self.gold.spans if span in quotes]
-        if self.gold.needs_all:
-            return bool(spans) and len(spans) == len(self.gold.spans)
-        return bool(spans) or self.gold.states_answer("\n".join(quotes))
+        """Tell whether the quotes are enough: they are all the evidence that the case names, or state the answer."""
+        if self.gold.spans and all(span in quotes for span in self.gold.spans):
+            return True
+        return not self.gold.needs_all and self.gold.states_answer("\n".join(quotes))
 
     def _contrary(self, shown: Sequence[Shown], quotes: Sequence[str]) -> list[str]:
         """Pick one sentence of another gold passage that says otherwise."""
-        others = [one for one in shown if self.gold.is_gold(one.hit) and not any(_holds(one.body, q) for q in quotes)]
-        parts = [part.strip() for one in others for part in _SENTENCE.findall(one.body)]
-        return [part for part in parts if part and self.gold.misleads(part)][:1]
+        others = [one for one in shown if self.gold.is_gold(one.hit) and not any(holds(one.body, q) for q in quotes)]
+        return [part for one in others for part in sentences(one.body) if self.gold.misleads(part)][:1]
 
 
 def content_words(text: str) -> list[str]:
@@ -258,29 +278,17 @@ def content_words(text: str) -> list[str]:
     return [word for word in written if not any(word != other and word in other for other in written)]
 
 
-def shorten(shown: Sequence[Shown], quotes: Sequence[str], question: str, chars: int) -> tuple[str, dict[int, int]]:
-    """Show only what a demo needs of its passages: the part around every quote, and the start of one other passage.
-
-    Returns:
-        The passages in the format of `format_passages`, numbered anew; old number → new number.
-    """
-    quoted = [number for number, one in enumerate(shown) if any(_holds(one.body, quote) for quote in quotes)]
-    others = [number for number in range(len(shown)) if number not in quoted]
-    kept = sorted([*quoted, *others[: 1 if quoted else 2]])
-    parts = []
-    for place, number in enumerate(kept, 1):
-        one = shown[number]
-        body = _around([quote for quote in quotes if _holds(one.body, quote)], one.body, question, chars)
-        parts.append(f"<passage {place}> {one.heading}\n{body}\n</passage>")
-    return "\n".join(parts), {number + 1: place for place, number in enumerate(kept, 1)}
+def phrase(words: Sequence[str], text: str) -> str:
+    """Write words one after another; Chinese ones that stand together in `text` stay together."""
+    written = ""
+    for before, word in zip(["", *words], words, strict=False):
+        is_joint = is_chinese(before) and is_chinese(word) and before + word in text
+        written += word if not written or is_joint else f" {word}"
+    return written
 
 
-def _around(quotes: Sequence[str], body: str, question: str, chars: int) -> str:
-    if not quotes:
-        return excerpt(body, question, chars)
-    parts = [excerpt(body, quote, max(chars, len(quote) + 40)) for quote in quotes]
-    lost = [quote for quote, part in zip(quotes, parts, strict=True) if not _holds(part, quote)]
-    return body if lost else "\n".join(dict.fromkeys(parts))
+def _without_empty(words: Sequence[str]) -> list[str]:
+    return [word for word in words if word.casefold() not in _EMPTY]
 
 
 def _step(query: str) -> SearchStep:
@@ -289,10 +297,6 @@ def _step(query: str) -> SearchStep:
 
 def _text(hit: Hit) -> str:
     return f"{hit.passage.title}\n{hit.passage.text}"
-
-
-def _holds(text: str, quote: str) -> bool:
-    return bool(bare(quote)) and bare(quote) in bare(text)
 
 
 def _as_written(token: str, text: str) -> str:

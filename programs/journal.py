@@ -151,4 +151,4 @@ def _same(one: Trial, other: Trial) -> bool:
 
 
 def _line(record: Mapping[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False) + "\n"
+    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"

@@ -71,16 +71,15 @@ class MeteredLM(dspy.LM):
         self.breaker = Breaker(FAILURES_BEFORE_FALLBACK) if fallback else Breaker()
 
     def __call__(self, prompt: Any = None, *, messages: Any = None, **kwargs: Any) -> Any:
-        """Call the LM unless the budget is spent or it keeps failing.
+        """Call the LM unless it keeps failing.
 
         Raises:
-            BudgetExceeded: The budget of the meter is spent, or the block that bound this LM has been left.
+            BudgetExceeded: The block that bound this LM has been left, or what counts the calls is at its limit.
             EndpointDown: This call failed, and so did the ones before it.
             LMError: This call failed.
         """
         if (is_over := dspy.settings.get("is_over")) and is_over.is_set():
             raise BudgetExceeded("the run that made this call is over")
-        self.meter.admit()
         return self.breaker.guard(lambda: self._call(prompt, messages, kwargs))
 
     def stand_in(self, error: BaseException) -> "MeteredLM | None":
@@ -274,9 +273,9 @@ class Roles:
         labels = dict.fromkeys((self.decision.label, self.answer.label))
         return " + ".join(labels)
 
-    def with_budget(self, max_calls: int | None) -> "Roles":
-        """Return the same LMs with a meter of their own, which lets `max_calls` calls through."""
-        meter = Meter(max_calls)
+    def with_own_meter(self) -> "Roles":
+        """Return the same LMs, counted apart."""
+        meter = Meter()
         answer = self.answer.copy(meter=meter)
         return Roles(answer if self.decision is self.answer else self.decision.copy(meter=meter), answer)
 

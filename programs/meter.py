@@ -1,4 +1,4 @@
-"""Counts what LM calls cost, and stops them at a budget."""
+"""Counts what LM calls cost, and names what ends a run."""
 
 import threading
 from collections import deque
@@ -48,7 +48,7 @@ class LMCall:
 
 
 class BudgetExceeded(BaseException):
-    """The LM-call budget is spent.
+    """The budget is spent, or the run that made a call is over.
 
     Not an `Exception`: DSPy's optimizers catch those, log them and go on calling.
     """
@@ -63,11 +63,10 @@ class EndpointDown(BaseException):
 
 
 class Meter:
-    """A thread-safe running total. `max_calls` bounds the calls that reach an LM; cached ones are free."""
+    """A thread-safe running total."""
 
-    def __init__(self, max_calls: int | None = None) -> None:
+    def __init__(self) -> None:
         """Start at zero."""
-        self.max_calls = max_calls
         self._usage = Usage()
         self._calls: deque[LMCall] = deque(maxlen=_CALLS_KEPT)
         self._lock = threading.Lock()
@@ -88,15 +87,6 @@ class Meter:
         """Calls that reached an LM."""
         usage = self._usage
         return usage.lm_calls - usage.cached_calls
-
-    def admit(self) -> None:
-        """Let one more call through.
-
-        Raises:
-            BudgetExceeded: `max_calls` calls have been made.
-        """
-        if self.max_calls is not None and self.paid_calls >= self.max_calls:
-            raise BudgetExceeded(f"the budget of {self.max_calls} LM calls is spent")
 
     def add(self, usage: Usage, call: LMCall | None = None) -> None:
         """Add what one call, or one failure to read its output, cost."""

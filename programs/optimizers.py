@@ -31,6 +31,10 @@ class Metric(Protocol):
     def __call__(self, example: dspy.Example, prediction: Any, trace: Any = None) -> float | bool: ...  # noqa: D102
 
 
+class _MetricFailed(BaseException):
+    """A metric raised. Not an `Exception`: DSPy would count the run as a score of 0 and go on."""
+
+
 Feedback = Callable[[dspy.Example, Any, str], str]
 """`(example, prediction, predictor)` → what that predictor did well or badly in a run, for an LM that rewrites it."""
 
@@ -112,18 +116,36 @@ def compile_program(
     Raises:
         EndpointDown: The LM failed several times in a row.
         LMError: It refused several train cases.
+        Exception: Whatever the metric raised.
     """
-    job = Job(metric, list(trainset), list(valset), settings, teacher, **more)
+    job = Job(_strict(metric), list(trainset), list(valset), settings, teacher, **more)
     with (
         contextlib.redirect_stdout(sys.stderr),  # optimizers print; stdout is for results
         dspy.context(callbacks=[*dspy.settings.callbacks, job.watch, job.watch.budget], max_errors=_MAX_ERRORS),
     ):
         for stage in settings.stages:
-            compiled = _run(stage, program, job)
+            try:
+                compiled = _run(stage, program, job)
+            except _MetricFailed as failed:
+                raise failed.__cause__ or failed from None
             program = compiled.program
             if compiled.stopped_at_budget:
                 break
     return replace(compiled, trials=tuple(job.watch.trials))
+
+
+def _strict(metric: Metric) -> Metric:
+    """Have an error of the metric end the compile; where there is no prediction, the run failed, and 0 is its score."""
+
+    def score(example: dspy.Example, prediction: Any, trace: Any = None) -> float | bool:
+        try:
+            return metric(example, prediction, trace)
+        except Exception as error:
+            if prediction is None:
+                raise
+            raise _MetricFailed from error
+
+    return score
 
 
 def _run(stage: str, program: NaiveRAG, job: Job) -> Compiled:

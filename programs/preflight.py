@@ -1,7 +1,7 @@
 """Looks before a compile spends: can this optimizer, with these LMs and cases, lead anywhere, and what will it cost."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Generic, Literal, TypeVar
 
@@ -13,6 +13,7 @@ from programs.lms import MeteredLM
 from programs.meter import BudgetExceeded
 from programs.probing import MOST_PROBED, ProbeRun, ask_once, mean_cost, probe, repeat_judgements
 from programs.rag import NaiveRAG
+from programs.settings import Limits
 
 Item = TypeVar("Item")
 Level = Literal["ok", "note", "doubt", "hopeless"]
@@ -105,15 +106,6 @@ def check_sizes(stages: Sequence[str], n_train: int, n_val: int, n_dev: int, lea
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What a compile may spend; None is no limit."""
-
-    max_lm_calls: int | None = None
-    max_cost: float | None = None
-    max_minutes: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Subject(Generic[Item]):
     """A compile that is about to begin.
 
@@ -133,7 +125,7 @@ class Subject(Generic[Item]):
     cases: Sequence[Item]
     run: Callable[[Item], ProbeRun]
     lms: CompileLMs
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     n_probes: int = 6
     n_dev: int = 0
     n_measured: tuple[int, int] = (0, 0)

@@ -1,4 +1,4 @@
-"""How to compile: optimizers by name and in chains, their size, and the seed that takes effect in each."""
+"""How to compile: optimizers by name and in chains, their size and effective seeds, and what they may spend."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -84,3 +84,12 @@ class Settings:
     def needs_step_demos(self) -> bool:
         """Whether demos are to be made of gold evidence; `labeled` has no others."""
         return self.step_demos or "labeled" in self.stages
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a compile may spend; None is no limit."""
+
+    max_lm_calls: int | None = None
+    max_cost: float | None = None
+    max_minutes: float | None = None

@@ -14,14 +14,15 @@ from typing import Any
 
 import dspy
 
-from programs.gold_guide import GoldLike, Guide, NoGuidance, Step, shorten
+from programs.decisions import leave_out
+from programs.gold_guide import GoldLike, Guide, NoGuidance, Step
 from programs.rag import NaiveRAG
-from programs.rules import is_chinese
+from programs.rules import has_number, is_chinese
+from programs.shortening import shorten
 from retrievers.records import Hit
 
 Demos = Mapping[str, Sequence[dspy.Example]]
-
-_PASSAGE_CHARS = 160
+Kind = tuple[str, str]
 
 
 class StepDemoError(ValueError):
@@ -51,13 +52,13 @@ def build_step_demos(
         is_allowed: Whether a demo with these texts may be shown; keeps out what cases held out for measuring hold.
 
     Returns:
-        Predictor → demos; of one case one demo a predictor and kind of output. The short ones go first, since every
-        call pays for the tokens of its demos.
+        Predictor → demos; of one case one demo a predictor and kind of output. Those whose output can be seen from
+        their inputs go first, of these the short ones, since every call pays for the tokens of its demos.
 
     Raises:
         StepDemoError: The program's predictors are not those the guide knows.
     """
-    demos: dict[str, list[dspy.Example]] = {name: [] for name, _ in program.named_predictors()}
+    demos: dict[str, list[tuple[bool, dspy.Example]]] = {name: [] for name, _ in program.named_predictors()}
     for case in cases:
         if case.example.get("history"):
             continue
@@ -67,24 +68,28 @@ def build_step_demos(
             kind = (step.predictor, _kind(demo))
             if kind not in kinds and is_allowed([str(value) for value in demo.values()]):
                 kinds.add(kind)
-                demos[step.predictor].append(demo)
-    return {name: sorted(each, key=_length) for name, each in demos.items() if each}
+                demos[step.predictor].append((not step.clear, demo))
+    ranked = {name: sorted(each, key=lambda one: (one[0], _length(one[1]))) for name, each in demos.items() if each}
+    return {name: [demo for _, demo in each] for name, each in ranked.items()}
 
 
 def choose_demos(demos: Sequence[dspy.Example], n: int, seed: int | None = None) -> list[dspy.Example]:
-    """Pick `n` demos so that kinds of output (verdicts, plan sizes, tools) and languages take turns.
+    """Pick `n` demos so that kinds of output (verdicts, forms of answers, plan sizes, tools) and languages take turns.
 
-    Within a kind they keep their order; with a seed they are shuffled.
+    Frequent kinds come first in the choice and stand last in the prompt, next to the question, since a small LM leans
+    on what it read last. Within a kind demos keep their order; with a seed they are shuffled.
+
+    Source: Zhao et al. 2021, Calibrate Before Use (the recency bias of few-shot prompts).
     """
     order = list(demos)
     if seed is not None:
         random.Random(seed).shuffle(order)
-    groups: dict[tuple[str, bool], list[dspy.Example]] = defaultdict(list)
+    groups: dict[tuple[Kind, bool], list[dspy.Example]] = defaultdict(list)
     for demo in order:
         groups[_kind(demo), _is_chinese(demo)].append(demo)
     queues = [groups[key] for key in _taking_turns(groups)]
-    turns = [queue[place] for place in range(n) for queue in queues if place < len(queue)]
-    return turns[:n]
+    turns = [(turn, queue[place]) for place in range(n) for turn, queue in enumerate(queues) if place < len(queue)]
+    return [demo for _, demo in sorted(turns[:n], key=lambda one: -one[0])]
 
 
 def with_demos(program: NaiveRAG, demos: Demos, n: int) -> NaiveRAG:
@@ -111,8 +116,11 @@ def _guided_run(
     guide = Guide(case.gold, case.example.question, program.retrievers, program.bounds)
     guided = program.deepcopy()
     guided.retrievers = {tool: _Recorded(guide, tool) for tool in program.retrievers}
-    for name, predictor in program.named_predictors():
-        setattr(guided, name, _stand_in(name, predictor, guide))
+    for name, predictor in guided.named_predictors():
+        if predictor.fields:  # the answer is the gold one: nobody need be asked whether it holds
+            leave_out(predictor)
+        else:
+            setattr(guided, name, _stand_in(name, predictor, guide))
     try:
         prediction = guided(question=case.example.question)
     except NoGuidance:
@@ -136,7 +144,7 @@ def _demo(program: NaiveRAG, step: Step, example: dspy.Example) -> dspy.Example:
     """Turn a step into a demo that bears the id of its train case, its passages cut to what the output rests on."""
     inputs, outputs = dict(step.inputs), dict(step.outputs)
     if "passages" in inputs:
-        inputs["passages"], numbers = shorten(step.shown, step.quotes, example.question, _PASSAGE_CHARS)
+        inputs["passages"], numbers = shorten(step.shown, step.quotes, example.question)
         if "citations" in outputs:
             outputs["citations"] = [numbers[number] for number in outputs["citations"]]
     fields = getattr(program, step.predictor).signature.fields
@@ -144,10 +152,14 @@ def _demo(program: NaiveRAG, step: Step, example: dspy.Example) -> dspy.Example:
     return dspy.Example(augmented=True, **shown, from_case=example.id)
 
 
-def _kind(demo: dspy.Example) -> str:
-    """Name what a demo shows: the verdict, the tool, how many searches, how many citations."""
-    counted = demo.get("steps") or demo.get("citations") or ()
-    return str(demo.get("verdict") or demo.get("tool") or len(counted))
+def _kind(demo: dspy.Example) -> Kind:
+    """Name what a demo shows, and whether in a special way: a verdict, a form of answer, a tool, how many searches."""
+    if verdict := demo.get("verdict"):
+        return str(verdict), "a part" if verdict == "insufficient" and demo.get("quotes") else ""
+    if "answer" in demo:
+        several = len(demo.get("citations") or ()) > 1
+        return "several" if several else "number" if has_number(str(demo.answer)) else "words", ""
+    return str(demo.get("tool") or len(demo.get("steps") or ())), ""
 
 
 def _is_chinese(demo: dspy.Example) -> bool:
@@ -158,9 +170,12 @@ def _length(demo: dspy.Example) -> int:
     return sum(len(str(value)) for value in demo.values())
 
 
-def _taking_turns(groups: Iterable[tuple[str, bool]]) -> list[tuple[str, bool]]:
+def _taking_turns(groups: Mapping[tuple[Kind, bool], Sequence[dspy.Example]]) -> list[tuple[Kind, bool]]:
     """Order kinds and languages so that neighbours differ in both: sufficient en, insufficient zh, conflict en."""
-    kinds = sorted({kind for kind, _ in groups}, key=lambda kind: (kind != "sufficient", kind != "insufficient", kind))
-    first = [(kind, place % 2 == 1) for place, kind in enumerate(kinds)]
-    wanted = [*first, *((kind, not zh) for kind, zh in first)]
-    return [key for key in wanted if key in set(groups)]
+    size: dict[str, int] = defaultdict(int)
+    for ((name, _), _), each in groups.items():
+        size[name] += len(each)
+    kinds = sorted({kind for kind, _ in groups}, key=lambda kind: (kind[1], -size[kind[0]], kind))
+    wanted = [(kind, place % 2 == 1) for place, kind in enumerate(kinds)]
+    first = [(kind, zh if (kind, zh) in groups else not zh) for kind, zh in wanted]
+    return [*first, *(other for kind, zh in first if (other := (kind, not zh)) in groups)]

@@ -1,10 +1,12 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiny
+from predictions import Prediction, hop, ranking
 
 from trainsets.cases import Case, CaseError, load_sample
-from trainsets.compiling import Splits, describe_distance, in_probing_order, load_splits
+from trainsets.compiling import Splits, describe_distance, in_probing_order, load_splits, metric, pick_unseen
 
 
 def ids(cases: list[object]) -> list[str]:
@@ -60,3 +62,21 @@ def test_the_distance_of_held_out_cases_is_told() -> None:
     told, is_apart = describe_distance(Splits(train, [], [leak], [leak]))
     assert not is_apart
     assert told.endswith("; 1 leak, such as d3: the fact of t1 in another split: a, 9 m")
+
+
+def test_demos_are_pruned_on_cases_that_none_of_them_shows_validation_cases_if_there_are_some() -> None:
+    train, val = ([case(f"{name}{n}", f"{name} {n}?", "a") for n in range(4)] for name in ("train", "val"))
+    assert ids(pick_unseen(Splits(train, val, [], []), {"val 1?", "train 0?"}, 9)) == ["val0", "val2", "val3"]
+    assert len(pick_unseen(Splits(train, [], [], []), {"train 0?"}, 2)) == 2
+    assert pick_unseen(Splits(train[:1], [], [], []), {"train 0?"}, 2) == []
+
+
+def test_a_run_is_scored_by_a_number_and_becomes_demos_by_a_verdict() -> None:
+    one = case("a", "Which fuse?", "F7", "d")
+    example = SimpleNamespace(case=one)
+    found = {"citations": ("d#0",), "hops": (hop("d#0"),), "context": ranking("d#0")}
+    right, wrong = Prediction("F7", **found), Prediction("F8", **found)
+    assert 0.8 < metric(example, right) <= 1.0
+    assert metric(example, right, trace=[]) is True
+    assert 0 < metric(example, wrong) < 0.8
+    assert metric(example, wrong, trace=[]) is False

@@ -153,10 +153,10 @@ def test_copies_share_a_breaker_and_two_endpoints_do_not() -> None:
     with FaultyServer(always="500") as bad, FaultyServer() as good:
         roles = Roles(lm_at(bad, ONE_TRY), lm_at(good, ONE_TRY))
         for _ in range(MAX_FAILURES - 1):
-            budgeted = roles.with_budget(9)
-            assert budgeted.answer("hi") == ["OK"]
+            copies = roles.with_own_meter()
+            assert copies.answer("hi") == ["OK"]
             with pytest.raises(LMServerError):
-                budgeted.decision("hi")
+                copies.decision("hi")
         with pytest.raises(EndpointDown):
             roles.decision("hi")
         assert roles.answer("hi") == ["OK"]
@@ -214,14 +214,14 @@ def test_when_both_fail_the_fallbacks_error_is_told() -> None:
         assert len(worse.requests) == 1
 
 
-def test_a_fallback_by_flag_shares_the_meter_and_the_budget() -> None:
+def test_a_fallback_by_flag_shares_the_meter() -> None:
     with ScriptedServer() as server:
         roles = make_roles("openai/a", api_base=server.url, fallback_lm="openai/b", patience=ONE_TRY)
         assert roles.answer.fallback is not None
         assert roles.answer.fallback.meter is roles.answer.meter
-        bounded = roles.with_budget(1)
-        assert bounded.answer.fallback is not None
-        assert bounded.answer.fallback.meter is bounded.answer.meter
+        apart = roles.with_own_meter()
+        assert apart.answer.fallback is not None
+        assert apart.answer.fallback.meter is apart.answer.meter is not roles.answer.meter
 
 
 # --- outputs that end too soon, and what a call cost ---

@@ -155,8 +155,9 @@ def test_limits_are_read_from_settings() -> None:
     assert parse_limits(["tokens_ratio=6", "min_cases=3"]) == Limits(tokens_ratio=6.0, min_cases=3)
     for wrong, message in {
         "tokens=6": "no gate limit 'tokens', expected NAME=VALUE with one of min_cases, ",
-        "tokens_ratio=x": "gate limit tokens_ratio: 'x', expected a number of 0 or more",
+        "tokens_ratio=x": "gate limit tokens_ratio: 'x', expected a finite number of 0 or more",
         "tokens_ratio=nan": "gate limit tokens_ratio: 'nan'",
+        "tokens_ratio=inf": "gate limit tokens_ratio: 'inf', expected a finite number of 0 or more",
         "min_cases=-1": "gate limit min_cases: '-1', expected a whole number of 0 or more",
         "min_cases": "gate limit min_cases: ''",
     }.items():

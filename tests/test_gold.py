@@ -12,6 +12,16 @@ def test_the_answer_is_an_accepted_one_or_one_phrasing_of_every_part() -> None:
     assert Gold(guided.gold_case("never")).answer == ""
 
 
+def test_an_answer_is_given_with_its_unit_where_one_is_accepted() -> None:
+    def answer(*accepted: str) -> str:
+        return Gold(Case(id="u", question="q", answer=accepted)).answer
+
+    assert answer("3", "3 days", "three days") == "3 days"
+    assert answer("31.20", "EUR 31.20") == "EUR 31.20"
+    assert answer("625.00", "EUR 625") == "625.00"
+    assert answer("20.4 V", "20.4V") == "20.4 V"
+
+
 def test_parts_and_the_whole_are_told_apart() -> None:
     gold = Gold(Case(id="p", question="q", answer_groups=(("red",), ("blue",))))
     assert gold.states_part("a red lamp")

@@ -3,11 +3,11 @@ from dataclasses import replace
 import guided
 import pytest
 
-from programs.gold_guide import Guide, NoGuidance, Shown, content_words, shorten
+from programs.gold_guide import Guide, NoGuidance, Step, content_words, phrase
 from programs.prompting import format_passages
 from programs.rag import AgenticRAG
 from programs.run import Bounds
-from retrievers.records import Hit, Passage
+from trainsets.gold import Gold
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +63,15 @@ def test_no_answer_is_given_that_the_passages_do_not_hold(program: AgenticRAG) -
         guide.answer_for("answer")(passages=format_passages(hits, guide.question, guide.bounds), question="")
 
 
+def test_only_evidence_is_cited_where_another_passage_holds_the_same_words(program: AgenticRAG) -> None:
+    case = guided.gold_case("zh").model_copy(update={"gold_spans": ("KX-310 的",), "answer": ("KX-310 的",)})
+    guide = Guide(Gold(case), "KX-310 的盖子和风扇", program.retrievers, program.bounds)
+    hits = [hit for query in ("盖子", "风扇") for hit in guide.search("keyword", query, 1)]
+    outputs = guide.answer_for("answer")(passages=format_passages(hits, guide.question, guide.bounds), question="")
+    assert [hits[number - 1].passage.doc_id for number in outputs["citations"]] == ["zh-fan"]
+    assert {hit.passage.doc_id for hit in hits} == {"zh-fan", "zh-cover"}
+
+
 def test_a_passage_that_was_not_retrieved_and_an_unknown_predictor_have_no_guidance(program: AgenticRAG) -> None:
     guide = guide_of(program, "zh")
     with pytest.raises(NoGuidance, match="not retrieved"):
@@ -76,25 +85,36 @@ def test_content_words_are_in_order_as_written_and_without_function_words() -> N
     assert content_words("KX-310 的风扇多久更换一次？")[:2] == ["KX-310", "风扇"]
 
 
-def shown(number: int, body: str) -> Shown:
-    return Shown(
-        f"title {number}", body, Hit(Passage(f"d{number}#0", f"d{number}", f"title {number}", body), 1.0, number)
-    )
+def test_chinese_words_that_stand_together_in_the_text_stay_together() -> None:
+    assert phrase(["KX-350", "典型", "功耗"], "KX-350 比 KX-310 典型功耗高出多少") == "KX-350 典型功耗"
+    assert phrase(["lead", "time", "P-4471"], "What is the lead time of P-4471?") == "lead time P-4471"
+    assert phrase([], "x") == ""
 
 
-def test_shortening_keeps_quotes_word_for_word_and_numbers_anew() -> None:
-    long = " ".join(f"Sentence {n} says nothing." for n in range(40)) + " The torque is 0.6 Nm. " + "More of it. " * 40
-    text, numbers = shorten(
-        [shown(1, "x. " * 300), shown(2, "y"), shown(3, long)], ["The torque is 0.6 Nm."], "torque?", 80
-    )
-    assert numbers == {1: 1, 3: 2}
-    assert "The torque is 0.6 Nm." in text
-    assert text.startswith("<passage 1> title 1\n")
-    assert "<passage 2> title 3\n" in text
-    assert len(text) < 400
+def judge_all(program: AgenticRAG, **changes: object) -> Step:
+    """Let the guide judge both passages of the supplier case, with other gold."""
+    case = guided.gold_case("hop").model_copy(update=changes)
+    guide = Guide(Gold(case), case.question, program.retrievers, program.bounds)
+    hits = [*guide.search("keyword", "sixteen", 1), *guide.search("keyword", "weeks", 1)]
+    guide.answer_for("judge")(passages=format_passages(hits, guide.question, guide.bounds), question=guide.question)
+    return guide.steps[-1]
 
 
-def test_a_quote_that_can_not_be_cut_out_keeps_its_passage_whole() -> None:
-    body = "First line of it.\nThe torque\nis 0.6 Nm.\n" + "More. " * 60
-    text, _ = shorten([shown(1, body)], ["torque is 0.6 Nm"], "torque?", 10)
-    assert "is 0.6 Nm." in text
+def test_a_part_of_an_answer_in_parts_is_not_enough(program: AgenticRAG) -> None:
+    parts = {"kind": "single_hop", "answer": (), "answer_groups": (("nine weeks",), ("blue",))}
+    assert judge_all(program, **parts, gold_spans=("it takes nine weeks",)).outputs["verdict"] == "sufficient"
+    spans = ("it takes nine weeks", "its lid is blue")
+    assert judge_all(program, **parts, gold_spans=spans).outputs["verdict"] == "insufficient"
+
+
+def test_a_step_is_clear_where_its_quotes_state_the_answer_and_speak_of_the_question(program: AgenticRAG) -> None:
+    assert judge_all(program).clear
+    assert not judge_all(program, question="Which colour will the sky have tomorrow?").clear
+    assert not judge_all(program, answer=("sixty-three days",)).clear
+    assert not judge_all(program, kind="aggregate", gold_spans=("it takes nine weeks",)).clear  # a sum of one
+
+
+def test_words_that_only_dress_a_question_are_not_searched_for(program: AgenticRAG) -> None:
+    case = guided.gold_case("never").model_copy(update={"question": "Tell me now: is the IO-16R still in use?"})
+    guide = Guide(Gold(case), case.question, program.retrievers, program.bounds)
+    assert judged(guide, "lamp")["missing"] == "IO-16R"

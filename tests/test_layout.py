@@ -138,6 +138,13 @@ def test_nothing_is_pickled(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=NAMES)
+def test_programs_are_called_as_dspy_wants_it_and_nothing_is_bound_for_all(path: Path) -> None:
+    # `.forward(…)` runs no callback, so nothing would be counted; `dspy.configure` holds for every thread from then on.
+    calls = [ast.unparse(node.func) for node in ast.walk(syntax_of(path)) if isinstance(node, ast.Call)]
+    assert not [call for call in calls if call.endswith(".forward") or call == "dspy.configure"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=NAMES)
 def test_files_are_named_for_what_they_do_and_say_it(path: Path) -> None:
     assert path.name not in BANNED_NAMES
     docstring = ast.get_docstring(syntax_of(path)) or ""

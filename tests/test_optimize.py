@@ -31,6 +31,7 @@ from test_tracking import everything_in
 from warm_python import Command, Done, WarmPython
 
 import optimize
+from programs import optimizers
 
 pytestmark = pytest.mark.slow
 
@@ -260,6 +261,12 @@ def test_a_wrong_input_is_one_line_exit_code_two_and_nothing_written(
         ["--optimizer", "magic"],
         ["--optimizer", "chain:"],
         ["--max-cost", "0"],
+        ["--max-cost", "inf"],
+        ["--max-minutes", "nan"],
+        ["--max-lm-calls", "inf"],
+        ["--timeout", "99999999999"],
+        ["--seed", "-1"],
+        ["--seed", "4294967296"],
         ["--limit", "0"],
         ["--limit", "x"],
         ["--trials", "-1"],
@@ -426,3 +433,22 @@ def test_the_embedded_lm_compiles_a_program_on_three_cases(
     state = json.loads(exported(workspace))
     assert len(state["answer"]["demos"]) <= 1
     assert mlflow_runs(workspace)[0]["status"] == "FINISHED"
+
+
+@pytest.mark.llm
+def test_the_embedded_lm_compiles_instructions_and_demos_on_three_cases(
+    embedded_lm: str, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workspace)
+    monkeypatch.setattr(optimizers, "_INSTRUCTION_TOKENS", 30)  # each is a second and more of a small LM's time
+    flags = "--program naive --optimizer mipro --trials 1 --limit 3 --eval-limit 1 --max-demos 1 --probe 0 --no-gate"
+    assert optimize.main([*flags.split(), "--cases", "cases", "--lm", embedded_lm, "--max-minutes", "5"]) == 0
+    [tracked] = mlflow_runs(workspace)
+    assert (tracked["status"], tracked["params"]["optimizer"]) == ("FINISHED", "mipro")
+    manifest = json.loads((workspace / "runs" / "export" / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["built_by"]["stopped_at_budget"] is False
+    [journal] = (workspace / "runs" / "compile").glob("*/journal.jsonl")
+    trials = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()[1:]]
+    assert [trial["stage"] for trial in trials] == ["mipro"] * len(trials)
+    assert len(trials) >= 2  # the seed, and one that was tried
+    assert set(json.loads(exported(workspace))) == {"answer"}

@@ -2,12 +2,14 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dspy
 import pytest
 import tiny
+from dspy.evaluate import evaluate as evaluate_module
 from dspy.utils.exceptions import LMServerError
 from scripted_server import Request, ScriptedServer, fields_of, has_demos, question_of
 
@@ -86,9 +88,8 @@ def test_bootstrap_fills_the_real_program_with_runs_that_were_right(server: Scri
     compiled, _ = compile_with(server, tools, Settings("bootstrap", max_demos=2))
     demos = demos_of(compiled.program)
     assert {"answer", "judge"} <= set(demos)
-    assert [demo.question for demo in demos["answer"]] == [TRAIN[1].question, TRAIN[2].question]
-    assert demos["answer"][0].answer == ANSWERS[TRAIN[1].question]
-    assert demos["answer"][0].augmented
+    assert {demo.question for demo in demos["answer"]} == {TRAIN[1].question, TRAIN[2].question}
+    assert all(demo.answer == ANSWERS[demo.question] and demo.augmented for demo in demos["answer"])
     assert "<passage 1>" in demos["answer"][0].passages  # never a raw gold case, which has no passages
     assert not compiled.stopped_at_budget
 
@@ -137,7 +138,9 @@ def test_a_budget_ends_bootstrapping_with_the_demos_so_far(server: ScriptedServe
         stopped, meter = compile_with(server, tools, Settings("bootstrap", max_demos=3), budget=one_run + 1)
     assert stopped.stopped_at_budget
     assert meter.paid_calls == len(server.requests) == one_run + 1
-    assert demos_of(stopped.program)["answer"] == demos_of(whole.program)["answer"][:1]
+    [demo] = demos_of(stopped.program)["answer"]
+    assert demo.question == TRAIN[0].question
+    assert demo in demos_of(whole.program)["answer"]
     assert render_prompts(stopped.program.deepcopy()) == render_prompts(stopped.program)
 
 
@@ -220,7 +223,7 @@ def test_a_teacher_runs_the_program_while_demos_are_collected(tools: Tools) -> N
         assert student.requests == []
         assert len(teacher.requests) == lm.meter.paid_calls > 0
         assert meter.paid_calls == 0
-        assert demos_of(compiled.program)["answer"][0].answer == ANSWERS[TRAIN[0].question]
+        assert ANSWERS[TRAIN[0].question] in [demo.answer for demo in demos_of(compiled.program)["answer"]]
         assert all(predictor.lm is None for predictor in compiled.program.predictors())
 
 
@@ -381,7 +384,7 @@ def test_bootstrapping_accepts_by_the_bool_and_candidates_are_scored_by_the_numb
 
 @pytest.mark.parametrize("name", ["random-search", "simba", "gepa", "mipro"])
 def test_a_budget_holds_with_several_threads(helpful: ScriptedServer, tools: Tools, name: str) -> None:
-    helpful.seconds = 0.01
+    helpful.seconds = 0.05
     settings = replace(SMALL[name], n_threads=4)
     stopped, _ = compile_with(helpful, tools, settings, budget=20)
     assert stopped.stopped_by == "the budget of 20 LM calls is spent"
@@ -400,3 +403,62 @@ def test_mipro_keeps_its_best_so_far_also_where_it_scores_on_a_part_of_the_valid
     stopped, _ = compile_with(helpful, tools, compile_settings, budget=first_score.lm_calls + 1)
     assert stopped.stopped_at_budget
     assert [trial.number for trial in stopped.trials][:1] == [1]
+
+
+@pytest.mark.parametrize("name", ["bootstrap", "random-search", "mipro", "simba", "gepa"])
+def test_a_metric_that_raises_ends_the_compile_and_is_no_score_of_zero(
+    helpful: ScriptedServer, tools: Tools, name: str
+) -> None:
+    def broken(example: Any, prediction: Any, trace: Any = None) -> float | bool:
+        raise KeyError("a column that is not there")
+
+    lm = make_lm("openai/test", helpful.url)
+    with bind(Roles(lm, lm)), pytest.raises(KeyError, match="a column that is not there"):
+        compile_program(AgenticRAG(tools.retrievers), broken, TRAIN, DEV, SMALL[name])
+
+
+def test_a_program_that_fails_on_a_case_scores_zero_there_and_the_compile_goes_on(
+    helpful: ScriptedServer, tools: Tools
+) -> None:
+    helpful.replies["answer"] = lambda request: (
+        400 if question_of(request) == TRAIN[1].question else helped_by_demos_or_instructions(request)
+    )
+    for name in ("random-search", "simba"):
+        compiled, _ = compile_with(helpful, tools, SMALL[name], step_demos={"answer": [STEP_DEMO]})
+        assert demos_of(compiled.program) or name == "simba"
+        assert compiled.trials
+
+
+def test_mipro_without_validation_cases_scores_on_all_train_cases(helpful: ScriptedServer, tools: Tools) -> None:
+    # MIPROv2 by itself would take four fifths of them away from the demos.
+    lm = make_lm("openai/test", helpful.url)
+    with bind(Roles(lm, lm)):
+        compiled = compile_program(AgenticRAG(tools.retrievers), metric, TRAIN, [], SMALL["mipro"])
+    assert {trial.n_cases for trial in compiled.trials} == {len(TRAIN)}
+
+
+def test_a_module_that_an_optimizer_marked_as_compiled_is_saved_all_the_same(tools: Tools) -> None:
+    # DSPy leaves such a module out of `named_parameters`, and so out of what is saved.
+    seed, marked = AgenticRAG(tools.retrievers), AgenticRAG(tools.retrievers)
+    marked.answer.demos = [STEP_DEMO]
+    marked._compiled = True
+    bare = optimizers._bare(seed, marked)
+    assert not getattr(bare, "_compiled", False)
+    assert bare.dump_state().keys() == seed.dump_state().keys()
+    assert bare.answer.demos == [STEP_DEMO]
+
+
+def test_a_case_that_dspy_sends_again_is_scored_once_and_not_counted_again(
+    helpful: ScriptedServer, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It sends the last ones again after two minutes, while the first attempt goes on.
+    monkeypatch.setattr(evaluate_module, "ParallelExecutor", partial(evaluate_module.ParallelExecutor, timeout=0.01))
+    helpful.seconds = 0.7  # it looks for them once a second
+    lm, watch = make_lm("openai/test", helpful.url, cache=False), Watch(Budget())
+    program = NaiveRAG(tools.retrievers)
+    watch.begin("test", DEV[:2])
+    with bind(Roles(lm, lm)), dspy.context(callbacks=[watch, watch.budget]):
+        dspy.Evaluate(devset=DEV[:2], metric=metric, num_threads=4)(program)
+        assert [trial.n_cases for trial in watch.trials] == [2]
+        sent = [str(request["messages"]) for request in helpful.requests]
+        assert len(sent) > watch.budget.n_calls == len(set(sent))

@@ -16,7 +16,7 @@ from retrievers.records import Passage as RealPassage
 from trainsets.answers import NoGoldAnswerError
 from trainsets.cases import Case
 from trainsets.normalize import tokens
-from trainsets.outcomes import OUTCOMES, Outcome, attribute, count_outcomes, count_transitions
+from trainsets.outcomes import OUTCOMES, Outcome, attribute, count_transitions
 
 CASE = Case(id="c", question="q", answer=("24 V",), gold_ids=("a", "b"), kind="multi_hop")
 ABSENT = Case(id="u", question="q", answerable=False)
@@ -169,11 +169,8 @@ runs = st.builds(
 
 
 @given(st.lists(st.tuples(st.sampled_from([CASE, ABSENT]), st.none() | runs), max_size=12))
-def test_every_run_has_one_outcome_and_they_sum_to_n(pairs: list[tuple[Case, Prediction | None]]) -> None:
-    outcomes = [attribute(case, prediction, indexed_ids={"a"}) for case, prediction in pairs]
-    counts = count_outcomes(outcomes)
-    assert tuple(counts) == OUTCOMES
-    assert sum(counts.values()) == len(pairs)
+def test_every_run_has_one_of_the_outcomes(pairs: list[tuple[Case, Prediction | None]]) -> None:
+    assert {attribute(case, prediction, indexed_ids={"a"}).name for case, prediction in pairs} <= set(OUTCOMES)
 
 
 def test_transitions_count_how_cases_moved() -> None:

@@ -6,15 +6,15 @@ import pytest
 import tiny
 from scripted_server import ScriptedServer
 
+from programs.budget import Budget, count_calls
 from programs.compile_lms import CompileLMs
 from programs.endpoint import Patience
 from programs.estimate import Cost, Plan, Task, estimate_compile
 from programs.lms import Roles, bind, make_lm
 from programs.load import Tools
-from programs.meter import Meter, Usage
+from programs.meter import Usage
 from programs.preflight import (
     Check,
-    Limits,
     Preflight,
     Subject,
     check_agreement,
@@ -28,6 +28,7 @@ from programs.preflight import (
 )
 from programs.probing import ProbeRun
 from programs.rag import AgenticRAG, NaiveRAG
+from programs.settings import Limits
 from trainsets.cases import Case
 from trainsets.evaluation import run_cases
 
@@ -179,7 +180,7 @@ def test_all_is_said_in_lines_and_what_is_hopeless_with_its_causes() -> None:
 CASES = [Case.model_validate_json(tiny.line_of(case)) for case in tiny.cases_of("train")]
 
 
-def subject(server: ScriptedServer, tools: Tools, budget: int | None = None, **fields: Any) -> Subject[Case]:
+def subject(server: ScriptedServer, tools: Tools, **fields: Any) -> Subject[Case]:
     program = AgenticRAG(tools.retrievers)
 
     def run(case: Case) -> ProbeRun:
@@ -187,15 +188,15 @@ def subject(server: ScriptedServer, tools: Tools, budget: int | None = None, **f
         usage = result.prediction.usage if result.prediction else Usage()
         return ProbeRun((result.scores.get("combined") or 0.0) >= 0.8, result.outcome, usage, result.seconds)
 
-    lm = make_lm("openai/test", server.url, Meter(budget), patience=Patience(n_retries=0))
+    lm = make_lm("openai/test", server.url, patience=Patience(n_retries=0))
     roles = Roles(lm, lm)
     lms = CompileLMs(roles, roles, fields.pop("teacher", None), fields.pop("proposer", None))
     given: dict[str, Any] = {"stages": ["bootstrap"], "task": Task(6, 0, 5), "n_probes": 2, "n_measured": (3, 3)}
     return Subject(**{"program": program, "cases": CASES, "run": run, **given, **fields, "lms": lms})
 
 
-def looked(subject: Subject[Case], *others: Check) -> dict[str, Check]:
-    with bind(subject.lms.compiling):
+def looked(subject: Subject[Case], *others: Check, budget: int | None = None) -> dict[str, Check]:
+    with bind(subject.lms.compiling), count_calls(Budget(budget)):
         return {check.what: check for check in look(subject, *others).checks}
 
 
@@ -262,6 +263,6 @@ def test_every_lm_of_the_compile_is_asked(tools: Tools, server: ScriptedServer) 
 
 
 def test_a_budget_that_is_spent_while_looking_is_said(tools: Tools, server: ScriptedServer) -> None:
-    checks = looked(subject(server, tools, budget=3))
+    checks = looked(subject(server, tools), budget=3)
     assert checks["budget"].text == "the budget of 3 LM calls is spent before the compile has begun"
     assert len(server.requests) == 3

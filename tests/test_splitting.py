@@ -61,6 +61,6 @@ def test_related_cases_are_chained() -> None:
 def test_a_share_of_nought_stays_empty_and_nonsense_is_refused() -> None:
     some = [make(i, "lookup", "en", (f"d{i}",), "x") for i in range(6)]
     assert not split_cases(some, (1, 0, 1))["dev"]
-    for ratios in ((1, 1), (0, 0, 0), (1, -1, 1)):
+    for ratios in ((1, 1), (0, 0, 0), (1, -1, 1), (1, float("nan"), 1), (1, float("inf"), 1)):
         with pytest.raises(ValueError, match="expected three for train, dev, test"):
             split_cases(some, ratios)

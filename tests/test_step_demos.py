@@ -5,10 +5,13 @@ import dspy
 import guided
 import pytest
 
+from programs.claims import check_claims
+from programs.decisions import threshold_of
 from programs.export import IndexFacts, load_export, render_prompts, save_export
 from programs.rag import AgenticRAG, HybridRAG
-from programs.step_demos import StepDemoError, build_step_demos, choose_demos, with_demos
-from trainsets.gold import held_out_texts, holds_held_out
+from programs.step_demos import GuidedCase, StepDemoError, build_step_demos, choose_demos, with_demos
+from trainsets.cases import to_example
+from trainsets.gold import Gold, held_out_texts, holds_held_out
 from trainsets.metrics import combined_score
 
 ALL = [case["id"] for case in guided.CASES]
@@ -78,7 +81,7 @@ def test_what_is_held_out_stands_in_no_demo(program: AgenticRAG) -> None:
     shown = str(demos)
     assert "nine weeks" not in shown
     assert "spare relay is part P-4471" not in shown
-    assert {demo.from_case for demo in demos["judge"]} == {"zh"}
+    assert {demo.from_case for demo in demos["judge"]} == {"conflict", "zh"}
 
 
 def test_the_same_cases_give_the_same_demos_and_leave_the_program_alone(program: AgenticRAG) -> None:
@@ -101,22 +104,57 @@ def test_an_output_that_the_gold_says_nothing_about_is_an_error(program: Agentic
         demos_of(other, "one")
 
 
-def demo(verdict: str, question: str) -> dspy.Example:
-    return dspy.Example(verdict=verdict, question=question)
+def test_a_program_that_would_have_its_answer_checked_by_an_lm_is_not_asked_to(program: AgenticRAG) -> None:
+    case = guided.gold_case("one").model_copy(update={"question": "How many relays does the IO-16R have, not lamps?"})
+    hits = program.retrievers["hybrid"].search(case.question, 3)
+    assert check_claims(case.question, "sixteen", hits, hits).outcome == "doubtful"  # for the negation
+    [answer] = build_step_demos(program, [GuidedCase(to_example(case), Gold(case))], accept)["answer"]
+    assert answer.answer == "sixteen"
+    assert threshold_of(program.check, "supported") > 0
 
 
-def test_kinds_and_languages_take_turns() -> None:
+def test_what_can_be_seen_from_the_inputs_goes_first_then_what_is_short(program: AgenticRAG) -> None:
+    long = {"id": "long", "question": "How long from order to delivery?", "gold_ids": ("supplier",)}
+    case = guided.gold_case("one").model_copy(
+        update=long | {"answer": ("From order to delivery it takes nine weeks.",)}
+    )
+    cases = [GuidedCase(to_example(case), Gold(case)), *map(guided.guided_case, ("one", "zh"))]
+    answers = build_step_demos(program, cases, accept)["answer"]
+    assert [demo.from_case for demo in answers] == ["zh", "one", "long"]  # it shows no brevity
+
+
+def demo(verdict: str, question: str, *quotes: str) -> dspy.Example:
+    return dspy.Example(verdict=verdict, question=question, quotes=list(quotes))
+
+
+def test_kinds_and_languages_take_turns_and_the_most_frequent_stands_last() -> None:
     many = [demo("sufficient", f"which {n}?") for n in range(5)]
     few = [demo("sufficient", "哪一个开关"), demo("insufficient", "哪一个灯"), demo("insufficient", "where?")]
     chosen = choose_demos([*many, *few], 4)
     assert [(one.verdict, one.question) for one in chosen] == [
-        ("sufficient", "which 0?"),
-        ("insufficient", "哪一个灯"),
-        ("sufficient", "哪一个开关"),
         ("insufficient", "where?"),
+        ("sufficient", "哪一个开关"),
+        ("insufficient", "哪一个灯"),
+        ("sufficient", "which 0?"),
     ]
     assert len(choose_demos([*many, *few], 20)) == 8
     assert choose_demos([], 3) == []
+
+
+def test_each_verdict_has_its_turn_before_a_special_case_of_one_has() -> None:
+    pool = [demo("sufficient", f"{n}?", "q") for n in range(5)]
+    pool += [demo("insufficient", "a part?", "q") for _ in range(3)]
+    pool += [demo("insufficient", "none?"), demo("conflict", "both?", "q", "r")]
+    assert [one.question for one in choose_demos(pool, 3)] == ["both?", "none?", "0?"]
+    assert [one.question for one in choose_demos(pool, 4)] == ["a part?", "both?", "none?", "0?"]
+
+
+def test_answers_of_different_forms_take_turns() -> None:
+    def answer(text: str, *citations: int) -> dspy.Example:
+        return dspy.Example(question="?", answer=text, citations=list(citations))
+
+    pool = [answer(f"{n} V", 1) for n in range(4)] + [answer("cabinet fan", 1), answer("9 weeks", 1, 2)]
+    assert [one.answer for one in choose_demos(pool, 3)] == ["cabinet fan", "9 weeks", "0 V"]
 
 
 def test_a_seed_picks_others_and_always_the_same() -> None:

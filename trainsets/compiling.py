@@ -1,15 +1,20 @@
-"""The cases of a compile: train, validation and dev, apart from each other, and all that must stay unseen."""
+"""The cases of a compile: train, validation and dev, apart from each other, and what is wanted of a run."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trainsets.cases import Case, CaseError, list_splits, load_cases, sample, to_line
 from trainsets.checks import check_leaks
 from trainsets.evaluation import check_scorable
+from trainsets.metrics import combined_score
 from trainsets.prediction import doc_of
 from trainsets.ranking import gold_of
+
+ACCEPT_DEMO = 0.8
+"""Combined score from which a run may become a demo: the answer is right and its evidence was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +97,15 @@ def describe_distance(splits: Splits) -> tuple[str, bool]:
     if not leaks:
         return f"{text}{', for other facts' if n_shared else ''}", True
     return f"{text}; {len(leaks)} leak, such as {leaks[0].case_id}: {leaks[0].what}", False
+
+
+def pick_unseen(splits: Splits, shown: Container[str | None], n: int, seed: int = 0) -> list[Case]:
+    """Pick `n` validation cases (train cases if there are none), a stratified sample; no question that was `shown`."""
+    unseen = [case for case in (splits.val or splits.train) if case.question not in shown]
+    return sample(unseen, n, seed) if unseen else []
+
+
+def metric(example: Any, prediction: Any, trace: Any = None) -> float | bool:
+    """Score a run 0..1; while demos are collected (a trace is given), say whether it may become one."""
+    score = combined_score(example.case, prediction)
+    return score if trace is None else score >= ACCEPT_DEMO

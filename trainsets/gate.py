@@ -1,5 +1,6 @@
 """The gate: may a program replace the one in use? Better by proof, no slice worse, nothing that costs too much."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
@@ -103,7 +104,7 @@ def parse_limits(settings: Sequence[str]) -> Limits:
     """Read limits from `NAME=VALUE` texts, the others as they are by default.
 
     Raises:
-        LimitError: No such limit, or not a number above or equal to zero.
+        LimitError: No such limit, or not a finite number above or equal to zero.
     """
     known = {field.name: type(getattr(Limits(), field.name)) for field in fields(Limits)}
     values: dict[str, Any] = {}
@@ -115,8 +116,8 @@ def parse_limits(settings: Sequence[str]) -> Limits:
             values[name] = known[name](text)
         except ValueError:
             values[name] = -1
-        if not values[name] >= 0:
-            number = "a whole number" if known[name] is int else "a number"
+        if not (math.isfinite(values[name]) and values[name] >= 0):
+            number = "a whole number" if known[name] is int else "a finite number"
             raise LimitError(f"gate limit {name}: {text!r}, expected {number} of 0 or more")
     return Limits(**values)
 

@@ -1,5 +1,6 @@
 """What a gold case tells about passages and answers: which evidence they lack, and which of their words answer."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,8 @@ from trainsets.evidence import holds_answer, missing_evidence, needs_all
 from trainsets.normalize import fold
 from trainsets.prediction import HitLike, gold_found
 from trainsets.ranking import gold_of
+
+_BARE_NUMBER = re.compile(r"[\d.,]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,13 @@ class Gold:
 
     @property
     def answer(self) -> str:
-        """The shortest complete answer: an accepted one, or one phrasing of every part; empty if there is none."""
-        parts = [group[0] for group in (*self.case.answer_groups, *self.case.key_points)]
-        return self.case.answer[0] if self.case.answer else "; ".join(parts)
+        """The shortest complete answer: an accepted one, with its unit, or one phrasing of every part; else empty."""
+        if not self.case.answer:
+            return "; ".join(group[0] for group in (*self.case.answer_groups, *self.case.key_points))
+        first = self.case.answer[0]
+        if not _BARE_NUMBER.fullmatch(first):
+            return first
+        return next((other for other in self.case.answer if first in other and other != first), first)
 
     @property
     def spans(self) -> tuple[str, ...]:

@@ -92,12 +92,6 @@ def attribute(
     return _why_missing(prediction, missing, case, indexed_ids, deep_ranks or {})
 
 
-def count_outcomes(outcomes: Iterable[Outcome]) -> dict[OutcomeName, int]:
-    """Count every outcome, in the order of `OUTCOMES`, zeros included; the counts sum to the number of cases."""
-    counts = Counter(outcome.name for outcome in outcomes)
-    return {name: counts[name] for name in OUTCOMES}
-
-
 def count_transitions(
     before: Mapping[str, OutcomeName], after: Mapping[str, OutcomeName]
 ) -> dict[tuple[OutcomeName, OutcomeName], int]:

@@ -149,7 +149,7 @@ def to_line(result: CaseResult, key: str, describe: Describe) -> str:
         "grading_error": result.grading_error,
         "prediction": describe(result.prediction) if result.prediction is not None else None,
     }
-    return json.dumps(record, ensure_ascii=False) + "\n"
+    return json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def to_result(record: Mapping[str, Any], case: Case, revive: Revive) -> CaseResult:
@@ -268,7 +268,8 @@ def write_whole(path: Path, text: str) -> None:
 
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
     """Write `summary.json`."""
-    write_whole(folder / SUMMARY, json.dumps({"format": FORMAT, **summary}, ensure_ascii=False, indent=1) + "\n")
+    text = json.dumps({"format": FORMAT, **summary}, ensure_ascii=False, indent=1, allow_nan=False)
+    write_whole(folder / SUMMARY, text + "\n")
 
 
 def _to_scored(path: Path, number: int, record: Mapping[str, Any]) -> Scored:

@@ -1,5 +1,6 @@
 """Split one gold set into train, dev and test: every kind and language keeps its share, related cases stay together."""
 
+import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -25,9 +26,9 @@ def split_cases(cases: Sequence[Case], ratios: Sequence[float] = RATIOS, seed: i
         `train`, `dev` and `test`, each in the order of `cases`.
 
     Raises:
-        ValueError: not three shares, one below 0, or all 0.
+        ValueError: not three shares, one infinite or below 0, or all 0.
     """
-    if len(ratios) != len(SPLITS) or min(ratios) < 0 or not sum(ratios):
+    if len(ratios) != len(SPLITS) or not all(map(math.isfinite, ratios)) or min(ratios) < 0 or not sum(ratios):
         raise ValueError(f"shares {', '.join(map(str, ratios))}, expected three for {', '.join(SPLITS)}, such as 4 3 3")
     shares = {name: ratio / sum(ratios) for name, ratio in zip(SPLITS, ratios, strict=True)}
     groups = related_groups(cases)
