@@ -78,7 +78,7 @@ def test_what_is_held_out_stands_in_no_demo(program: AgenticRAG) -> None:
     shown = str(demos)
     assert "nine weeks" not in shown
     assert "spare relay is part P-4471" not in shown
-    assert {demo.from_case for demo in demos["judge"]} == {"zh"}
+    assert {demo.from_case for demo in demos["judge"]} == {"conflict", "zh"}
 
 
 def test_the_same_cases_give_the_same_demos_and_leave_the_program_alone(program: AgenticRAG) -> None:
