@@ -70,6 +70,13 @@ def format_conversation(history: Sequence[Mapping[str, str]]) -> str:
     return rules.repair("\n".join(f"{turn['role']}: {_cut(turn['text'], _TURN_CHARS)}" for turn in history[-_TURNS:]))
 
 
+def name_sources(question: str, said: Sequence[tuple[str, str]]) -> str:
+    """Return the sentence that tells which source says what, where it stays open which one holds."""
+    if rules.is_chinese(question):
+        return f"各来源说法不一：{'；'.join(f'《{title}》“{_cut(quote, _QUOTE_CHARS)}”' for title, quote in said)}。"
+    return f"The sources disagree: {'; '.join(f'{title}: “{_cut(quote, _QUOTE_CHARS)}”' for title, quote in said)}."
+
+
 def ask_back(question: str, choices: Mapping[str, Sequence[str]]) -> str:
     """Return a question back to the user, with what the documents offer."""
     if rules.is_chinese(question):
