@@ -12,6 +12,7 @@ from dspy.utils.exceptions import AdapterParseError
 from programs import rules
 from programs.claims import check_claims, lacking_acronyms
 from programs.conflicts import disagree, find_points, prefer_current, settle
+from programs.conversation import format_conversation, keeps_to
 from programs.decisions import UndecidedError, decide, make_decider, threshold_of
 from programs.planning import Step, find_choices, plan_by_rule, read_plan, split_waves, stands_alone
 from programs.prompting import (
@@ -19,7 +20,6 @@ from programs.prompting import (
     NAME_BOTH,
     SMALL_TALK,
     ask_back,
-    format_conversation,
     format_passages,
     name_sources,
     say_not_found,
@@ -157,11 +157,13 @@ class AgenticRAG(NaiveRAG):
             return self._conclude(run)
 
     def _standalone(self, run: Run, history: Sequence[Turn]) -> str:
+        """Make a follow-up stand alone; one that does already is left alone, and what the LM makes up is not taken."""
         if not history or stands_alone(run.question) or not run.affords_preparation():
             return run.question
-        conversation = format_conversation(history)
+        conversation = format_conversation(history, self.toolbox.fields)
         output, _ = _decide(self.condense, conversation=conversation, question=run.question)
-        return str(output.standalone).strip() or run.question if output else run.question
+        standalone = str(output.standalone).strip() if output else ""
+        return standalone if keeps_to(standalone, run.question, history) else run.question
 
     def _plan(self, run: Run, today: date) -> list[Step]:
         """Plan by rule where one search or one tool is plainly enough, else by the LM."""

@@ -17,7 +17,7 @@ from programs.endpoint import Patience
 from programs.lms import Roles, bind, make_lm
 from programs.load import Tools
 from programs.meter import Usage
-from programs.prompting import excerpt, format_conversation, format_passages
+from programs.prompting import excerpt, format_passages
 from programs.rag import AgenticRAG, HybridRAG, NaiveRAG
 from programs.record import to_json
 from programs.run import Bounds
@@ -648,11 +648,10 @@ def test_a_question_that_stands_alone_costs_no_call_and_takes_nothing_from_the_t
     assert not any("36 months" in prompt.partition("question:")[2] for prompt in script.prompts)
 
 
-def test_a_long_conversation_is_bounded() -> None:
-    history = [{"role": "user", "text": f"{n} {'x' * 900}"} for n in range(50)]
-    lines = format_conversation(history).splitlines()
-    assert [line.split()[1] for line in lines] == [str(n) for n in range(44, 50)]
-    assert max(map(len, lines)) < 320
+def test_a_rewritten_question_that_speaks_of_something_else_is_not_taken(tools: Tools) -> None:
+    history = [{"role": "user", "text": "What is the warranty?"}, {"role": "assistant", "text": "36 months"}]
+    script = Script({"standalone": "What does E-7777 mean?"}, judged(), answer())
+    assert ask(tools, script, "and what of E-1024?", history=history).question == "and what of E-1024?"
 
 
 def test_decisions_and_answers_go_to_their_own_lm(tools: Tools) -> None:
