@@ -12,7 +12,8 @@ _TURN_CHARS = 300
 _REST_CHARS = 80  # what the cut part of a long turn was about
 _EARLIER_CHARS = 240  # what all turns before the last ones were about
 _SUBJECT_CHARS = 40
-_READ_CHARS = 4_000  # of a turn, however long
+_READ_TURNS = 40  # what was said before is forgotten
+_READ_CHARS = 2_000  # of a turn, however long
 _ADDED_CHARS = 300  # by which a question may grow when it is made to stand alone
 _NAMES = re.compile(r"[A-Z][\w&-]*(?:[ \u00a0]+[A-Z][\w&-]*)*")
 _TITLES = re.compile(r"[《「“]([^《》「」“”\n]{2,40})[》」”]")
@@ -30,9 +31,10 @@ def format_conversation(history: Sequence[Mapping[str, str]], fields: Fields | N
     titles, values of the index such as products and regions). An older question that names nothing keeps its first
     words. Of too many subjects the latest stay. So any history comes to about 2,600 characters at most.
     """
-    known = fields or Fields()
-    recent = [f"{turn['role']}: {_cut(turn['text'], known)}" for turn in history[-_TURNS:]]
-    earlier = _list_subjects(history[:-_TURNS], rules.fold(" ".join(recent)), known)
+    texts = "\n".join(turn["text"][:_READ_CHARS] for turn in history[-_READ_TURNS:])
+    values = [value for some in name_values(texts, fields or Fields()).values() for value in some]
+    recent = [f"{turn['role']}: {_cut(turn['text'], values)}" for turn in history[-_TURNS:]]
+    earlier = _list_subjects(history[-_READ_TURNS:-_TURNS], rules.fold(" ".join(recent)), values)
     return rules.repair("\n".join([f"earlier: {earlier}", *recent] if earlier else recent))
 
 
@@ -52,13 +54,14 @@ def keeps_to(standalone: str, question: str, history: Sequence[Mapping[str, str]
     )
 
 
-def find_subjects(text: str, fields: Fields) -> tuple[str, ...]:
-    """Return what a text names, in order and as written: ids, names, titles, values of the index."""
+def find_subjects(text: str, values: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return what a text names, in order and as written: ids, names, titles, and which of the values stand in it."""
     read = text[:_READ_CHARS]
-    values = [value for some in name_values(read, fields).values() for value in some]
-    found = [*rules.find_ids(read), *_TITLES.findall(read), *_find_names(read), *values]
+    folded = read.casefold()
+    named = [value for value in values if value.casefold() in folded]
+    found = dict.fromkeys([*rules.find_ids(read), *_TITLES.findall(read), *_find_names(read), *named])
     first: dict[str, str] = {}
-    for one in sorted(found, key=lambda one: (_place(one, read), -len(one))):
+    for one in sorted(found, key=lambda one: (folded.find(one.casefold()) % (len(folded) + 1), -len(one))):
         if not any(rules.fold(one) in longer for longer in first):
             first[rules.fold(one)] = one
     return tuple(first.values())
@@ -70,17 +73,18 @@ def _find_names(text: str) -> list[str]:
     for match in _NAMES.finditer(text):
         words = [word for word in match.group().split() if not rules.find_ids(word)]
         bare = words[sum(1 for _ in takewhile(lambda word: word.casefold() in _OPENERS, words)) :]
-        opens = re.search(r"(^|[.!?:;\n])\s*$", text[: match.start()]) is not None
+        before = text[max(0, match.start() - 3) : match.start()].rstrip(" ")
+        opens = not before or before[-1] in ".!?:;\n"
         if bare and not (opens and len(words) == 1) and len("".join(bare)) > 1:
             names.append(" ".join(bare))
     return names
 
 
-def _list_subjects(turns: Sequence[Mapping[str, str]], recent: str, fields: Fields) -> str:
+def _list_subjects(turns: Sequence[Mapping[str, str]], recent: str, values: Sequence[str]) -> str:
     """List what turns were about, each once, oldest first, as far as there is room; the latest go first for that."""
     listed: dict[str, str] = {}
     for turn in reversed(turns):
-        subjects = find_subjects(turn["text"], fields)
+        subjects = find_subjects(turn["text"], values)
         if not subjects and turn["role"] == "user":
             subjects = (_shorten(turn["text"], _SUBJECT_CHARS),)
         named = {rules.fold(one): one for one in subjects if rules.fold(one)}
@@ -99,13 +103,13 @@ def _fit(latest_first: Iterable[str], chars: int) -> str:
     return "; ".join(reversed(kept))
 
 
-def _cut(text: str, fields: Fields) -> str:
+def _cut(text: str, values: Sequence[str]) -> str:
     """Cut a long turn, and keep what the rest of it names."""
     if len(text) <= _TURN_CHARS:
         return text
     head = text[:_TURN_CHARS].rstrip()
     said = rules.fold(head)
-    rest = [one for one in find_subjects(text[_TURN_CHARS:], fields) if rules.fold(one) not in said]
+    rest = [one for one in find_subjects(text[_TURN_CHARS:], values) if rules.fold(one) not in said]
     named = _fit(rest[::-1], _REST_CHARS)
     return f"{head} …" + (f" ({named})" if named else "")
 
@@ -113,8 +117,3 @@ def _cut(text: str, fields: Fields) -> str:
 def _shorten(text: str, chars: int) -> str:
     plain = " ".join(text[:_READ_CHARS].split())
     return plain if len(plain) <= chars else f"{plain[:chars].rstrip()} …"
-
-
-def _place(one: str, text: str) -> int:
-    place = text.casefold().find(one.casefold())
-    return place if place >= 0 else len(text)
