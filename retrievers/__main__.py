@@ -120,18 +120,33 @@ def _add_search(commands: Any) -> None:
 
 
 def _add_bench(commands: Any) -> None:
-    text = "measure speed on synthetic corpora, or recall on folders of corpus.jsonl and cases.jsonl"
+    text = "measure speed on synthetic corpora, recall on folders with cases, or what building costs beyond embedding"
     bench = _add(commands, "bench", _run_bench, text, index=False)
-    bench.add_argument("kind", choices=("speed", "recall"))
+    bench.add_argument("kind", choices=("speed", "recall", "overhead"))
     bench.add_argument(
-        "folders", nargs="*", type=Path, metavar="DIR", help="recall: folders of corpus.jsonl and cases.jsonl"
+        "folders",
+        nargs="*",
+        type=Path,
+        metavar="PATH",
+        help="recall: folders of corpus.jsonl and cases.jsonl; overhead: corpora",
     )
-    bench.add_argument("--work", type=Path, required=True, metavar="DIR", help="where the indexes go; reused by recall")
+    bench.add_argument(
+        "--work", type=Path, required=True, metavar="DIR", help="where the indexes go; speed and recall go on with them"
+    )
     bench.add_argument(
         "--passages", type=int, nargs="+", default=[10_000], metavar="N", help="speed: sizes (default 10000)"
     )
+    bench.add_argument(
+        "--sides",
+        nargs="+",
+        choices=("bm25", "lexical", "dense", "hybrid", "chroma", "rank-bm25"),
+        metavar="SIDE",
+        help="speed: bm25 (ours, built alone), lexical, dense, hybrid (our whole index), chroma, rank-bm25 (bare); "
+        "default all, rank-bm25 up to 200,000 passages",
+    )
+    bench.add_argument("--documents", type=int, metavar="N", help="overhead: only the first N of each corpus")
     bench.add_argument("--dimension", type=int, default=512, metavar="N", help="speed: of the vectors (default 512)")
-    bench.add_argument("--embedder", default="multilingual", metavar="NAME", help="recall: as for build")
+    bench.add_argument("--embedder", default="multilingual", metavar="NAME", help="recall, overhead: as for build")
     bench.add_argument("-k", type=int, default=10, metavar="N", help="recall: documents counted (default 10)")
 
 
@@ -293,9 +308,9 @@ def _run_doctor(args: argparse.Namespace) -> int:
 
 
 def _run_bench(args: argparse.Namespace) -> int:
-    if (args.kind == "recall") != bool(args.folders):
-        raise UsageError("bench recall takes folders, bench speed takes none")
-    return _bench_recall(args) if args.kind == "recall" else _bench_speed(args)
+    if (args.kind == "speed") == bool(args.folders):
+        raise UsageError("bench recall takes folders, bench overhead takes corpora, bench speed takes neither")
+    return int({"recall": _bench_recall, "speed": _bench_speed, "overhead": _bench_overhead}[args.kind](args))
 
 
 def _bench_recall(args: argparse.Namespace) -> int:
@@ -311,14 +326,31 @@ def _bench_recall(args: argparse.Namespace) -> int:
 
 
 def _bench_speed(args: argparse.Namespace) -> int:
-    from retrievers.bench import format_measurements, run_bench, to_record
+    from retrievers.bench import format_measurements, name_left_out, run_bench, to_record
 
     results = []
     for n in args.passages:
         print(f"{n:,} passages", file=sys.stderr)
-        report = lambda result: print(f"  {result.what} done", file=sys.stderr)  # noqa: E731
-        results.extend(run_bench(n, args.work / f"{n}", report, args.dimension))
-    print("\n".join(json.dumps(to_record(result)) for result in results) if args.json else format_measurements(results))
+        tell = lambda text: print(f"  {text}", file=sys.stderr, flush=True)  # noqa: E731
+        results.extend(run_bench(n, args.work / f"{n}", tell, args.dimension, args.sides))
+    if args.json:
+        print("\n".join(json.dumps(to_record(result)) for result in results))
+        return 0
+    print(format_measurements(results))
+    for n in args.passages:
+        if left_out := name_left_out(n, args.sides):
+            print(f"{n:,} passages: {left_out}")
+    return 0
+
+
+def _bench_overhead(args: argparse.Namespace) -> int:
+    from retrievers.bench_overhead import format_overheads, measure_overhead, to_record
+
+    results = []
+    for corpus in args.folders:
+        print(corpus, file=sys.stderr)
+        results.append(measure_overhead(corpus, args.work, args.embedder, args.documents))
+    print("\n".join(json.dumps(to_record(row)) for row in results) if args.json else format_overheads(results))
     return 0
 
 

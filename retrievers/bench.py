@@ -6,167 +6,260 @@ import resource
 import shutil
 import sys
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
-from retrievers.embedders import Vectors, normalise
+from retrievers.bench_synthetic import DIMENSION, SyntheticEmbedder, prepare_corpus
 
-N_WORDS = 80
-N_QUERIES = 100
-DIMENSION = 512
-# Above this rank-bm25 needs many GB and seconds a query.
+# Our BM25 alone, the modes of our whole index, and the two libraries used bare.
+Side = Literal["bm25", "lexical", "dense", "hybrid", "chroma", "rank-bm25"]
+SIDES: tuple[Side, ...] = get_args(Side)
+# Above this rank-bm25 needs many GB and seconds a query; it is measured only when asked for.
 MAX_BARE_BM25 = 200_000
 
-_VOCABULARY = 200_000
-_TOPICS = 1_000
+_MODES: tuple[Side, ...] = ("lexical", "dense", "hybrid")
+_MEASURED = "measured.json"
+_Result = TypeVar("_Result")
+_TELL_EVERY_S = 20.0
+
+
+class BenchError(RuntimeError):
+    """A measurement that did not come to its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One line of the result. Memory is resident: the peak when building, at the end when querying."""
+    """One line of the result.
+
+    Memory is resident: the peak when building, at the end when querying, in a process of its own. Opening is all from
+    a process that has its libraries to the answer to the first query; importing them is `import_s`.
+    """
 
     what: str
     n_passages: int
-    build_s: float | None
-    open_s: float | None
-    p50_ms: float | None
-    p95_ms: float | None
-    memory_mib: float
-    disk_mib: float | None
+    build_s: float | None = None
+    cpu_s: float | None = None
+    import_s: float | None = None
+    open_s: float | None = None
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    memory_mib: float = 0.0
+    disk_mib: float | None = None
 
 
-class SyntheticEmbedder:
-    """Vectors around a thousand topics, from a hash of the text: costs nothing, so that only the index is measured."""
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What one process does. `keeps` is what it leaves; while that is there the step is not done again."""
 
-    name = "synthetic"
+    name: str
+    run: Callable[..., Measurement]
+    arguments: tuple[Any, ...]
+    keeps: Path | None = None
 
-    def __init__(self, dimension: int = DIMENSION) -> None:
-        """Draw the topics."""
-        self.fingerprint = f"synthetic-{dimension}"
-        self._topics = np.random.default_rng(0).standard_normal((_TOPICS, dimension), dtype=np.float32)
 
-    def embed_documents(self, texts: list[str]) -> Vectors:
-        """Make one vector a text."""
-        rows = np.empty((len(texts), self._topics.shape[1]), np.float32)
-        for i, text in enumerate(texts):
-            seed = zlib.crc32(text.encode())
-            noise = np.random.default_rng(seed).standard_normal(self._topics.shape[1], dtype=np.float32)
-            rows[i] = self._topics[seed % _TOPICS] + noise
-        return normalise(rows)
+class Clock:
+    """Tells on stderr how far a step is, how long it took, how long it will take, and the resident memory."""
 
-    def embed_queries(self, texts: list[str]) -> Vectors:
-        """Make one vector a query."""
-        return self.embed_documents(texts)
+    def __init__(self, what: str) -> None:
+        """Start."""
+        self._what = what
+        self._stage, self._told = "", 0.0
+        self._started, self._first = time.monotonic(), 0
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
+        """Print a line, but not more often than every twenty seconds."""
+        now = time.monotonic()
+        if stage != self._stage:
+            self._stage, self._started, self._first = stage, now, done
+        if now - self._told < _TELL_EVERY_S:
+            return
+        self._told = now
+        gone, n = now - self._started, done - self._first
+        left = f", {_clock_time(gone * (total - done) / n)} left" if total and n > 0 else ""
+        amount = f"{done:,} of {total:,}" if total else f"{done:,}"
+        memory = f"{_resident_mib():,.0f} MiB"
+        sys.stderr.write(f"  {self._what}: {stage}: {amount}, {_clock_time(gone)} gone{left}, {memory}\n")
+        sys.stderr.flush()
 
 
 def run_bench(
-    n_passages: int, folder: Path, report: Callable[[Measurement], None], dimension: int = DIMENSION
+    n_passages: int,
+    folder: Path,
+    tell: Callable[[str], None],
+    dimension: int = DIMENSION,
+    sides: Sequence[Side] | None = None,
 ) -> list[Measurement]:
-    """Index synthetic passages, query them, then do so with the bare libraries; each step in its own process."""
+    """Index synthetic passages, query them, then do so with the bare libraries; each step in its own process.
+
+    What was built in `folder` before is not built again, and a build that was interrupted goes on.
+
+    Args:
+        n_passages: How many.
+        folder: Where the corpus and the indexes go.
+        tell: Told what is done.
+        dimension: Of the vectors.
+        sides: What is measured; all, but rank-bm25 only up to `MAX_BARE_BM25` passages, when it is not said.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    corpus, queries = folder / "corpus.jsonl", write_corpus(folder / "corpus.jsonl", n_passages)
-    steps: list[tuple[Callable[..., Measurement], tuple[Any, ...]]] = [
-        (_build, (corpus, folder / "index", n_passages, dimension)),
-        *(
-            (_query, (folder / "index", mode, queries, n_passages, dimension))
-            for mode in ("lexical", "dense", "hybrid")
-        ),
-        (_bare_chroma, (folder, queries, n_passages, dimension)),
-    ]
-    if n_passages <= MAX_BARE_BM25:
-        steps.append((_bare_bm25, (corpus, queries[:10], n_passages)))
+    queries = prepare_corpus(folder / "corpus.jsonl", n_passages, Clock("corpus"))
+    sides = sides or [side for side in SIDES if side != "rank-bm25" or n_passages <= MAX_BARE_BM25]
+    known = _read_measured(folder)
     results: list[Measurement] = []
-    for step, arguments in steps:
-        results.append(_run_apart(step, arguments))
-        report(results[-1])
+    for step in _plan(n_passages, folder, queries, dimension, sides):
+        key = f"{step.name}, {dimension} dimensions"
+        if step.keeps is not None and key in known and step.keeps.exists():
+            results.append(known[key])
+            tell(f"{step.name}: measured before; to measure it again, remove {step.keeps}")
+            continue
+        started = time.monotonic()
+        results.append(run_apart(step.run, step.arguments))
+        tell(f"{step.name}: done in {_clock_time(time.monotonic() - started)}")
+        if step.keeps is not None:
+            known[key] = results[-1]
+            _write_measured(folder, known)
     return results
 
 
-def write_corpus(path: Path, n_passages: int) -> list[str]:
-    """Write passages whose words follow Zipf's law; return queries of three to six words of random passages."""
-    rng = np.random.default_rng(n_passages)
-    words = np.asarray([_make_word(rank) for rank in range(_VOCABULARY)])
-    weights = 1 / (np.arange(_VOCABULARY) + 2.7) ** 1.07
-    cumulative = np.cumsum(weights / weights.sum())
-    queries: list[str] = []
-    every = max(1, n_passages // N_QUERIES)
-    with path.open("w", encoding="utf-8") as file:
-        for start in range(0, n_passages, 10_000):
-            n = min(10_000, n_passages - start)
-            drawn = words[np.searchsorted(cumulative, rng.random((n, N_WORDS))).clip(max=_VOCABULARY - 1)]
-            for i, row in enumerate(drawn.tolist(), start=start):
-                file.write(json.dumps({"id": f"d{i}", "text": f"{' '.join(row)} ID-{i}."}) + "\n")
-                if i % every == 0 and len(queries) < N_QUERIES:
-                    queries.append(" ".join(row[: 3 + i // every % 4]))
-    return queries
+def name_left_out(n_passages: int, sides: Sequence[Side] | None) -> str:
+    """Say which sides `run_bench` does not measure, and why; empty when it measures all."""
+    if sides is not None:
+        left = [side for side in SIDES if side not in sides]
+        return f"not measured (--sides): {', '.join(left)}" if left else ""
+    if n_passages > MAX_BARE_BM25:
+        return f"not measured: rank-bm25 (above {MAX_BARE_BM25:,} passages only with --sides rank-bm25)"
+    return ""
+
+
+def _plan(n_passages: int, folder: Path, queries: list[str], dimension: int, sides: Sequence[Side]) -> Iterator[_Step]:
+    corpus, alone, index = folder / "corpus.jsonl", folder / "bm25", folder / "index"
+    if "bm25" in sides:
+        yield _Step("build of BM25 alone", _build_alone, (corpus, alone, n_passages), alone / "mapped")
+        yield _Step("BM25 alone", _query_alone, (alone, queries, n_passages))
+    if modes := [mode for mode in _MODES if mode in sides]:
+        yield _Step("build of the index", _build, (corpus, index, n_passages, dimension), index)
+        for mode in modes:
+            yield _Step(mode, _query, (index, mode, queries, n_passages, dimension))
+    if "chroma" in sides:
+        yield _Step("Chroma bare", _bare_chroma, (folder, queries, n_passages, dimension), folder / "chroma")
+    if "rank-bm25" in sides:
+        yield _Step("rank-bm25 bare", _bare_bm25, (corpus, queries[:10], n_passages), corpus)
 
 
 def format_measurements(results: Sequence[Measurement]) -> str:
     """Lay out the results as a table."""
-    heads = f"{'build s':>9} {'open s':>7} {'P50 ms':>8} {'P95 ms':>8} {'memory MiB':>11} {'disk MiB':>9}"
-    lines = [f"{'':22} {'passages':>9} {heads}"]
+    columns = (
+        ("build s", "build_s", 9, 1),
+        ("CPU s", "cpu_s", 9, 1),
+        ("import s", "import_s", 8, 2),
+        ("open s", "open_s", 7, 2),
+        ("P50 ms", "p50_ms", 8, 2),
+        ("P95 ms", "p95_ms", 8, 2),
+        ("memory MiB", "memory_mib", 11, 0),
+        ("disk MiB", "disk_mib", 9, 0),
+    )
+    lines = [f"{'':22} {'passages':>9} " + " ".join(f"{head:>{width}}" for head, _, width, _ in columns)]
     for result in results:
-        numbers = [(result.build_s, 9, 1), (result.open_s, 7, 2), (result.p50_ms, 8, 2), (result.p95_ms, 8, 2)]
-        numbers += [(result.memory_mib, 11, 0), (result.disk_mib, 9, 0)]
+        numbers = [(getattr(result, name), width, n) for _, name, width, n in columns]
         cells = " ".join(f"{'–' if number is None else f'{number:,.{n}f}':>{width}}" for number, width, n in numbers)
         lines.append(f"{result.what:22} {result.n_passages:>9,} {cells}")
     return "\n".join(lines)
 
 
-def _make_word(rank: int) -> str:
-    syllables = (
-        "ba",
-        "ce",
-        "di",
-        "fo",
-        "gu",
-        "ha",
-        "je",
-        "ki",
-        "lo",
-        "mu",
-        "na",
-        "pe",
-        "ri",
-        "so",
-        "tu",
-        "va",
-        "we",
-        "zi",
-    )
-    word = ""
-    number = rank + len(syllables)
-    while number:
-        number, digit = divmod(number, len(syllables))
-        word += syllables[digit]
-    return word
+def to_record(result: Measurement) -> dict[str, Any]:
+    """Turn a measurement into JSON's types."""
+    return asdict(result)
 
 
 def _build(corpus: Path, index: Path, n_passages: int, dimension: int) -> Measurement:
     from retrievers.build import build_index
 
-    shutil.rmtree(index, ignore_errors=True)
-    started = time.monotonic()
-    build_index(corpus, index, SyntheticEmbedder(dimension))
-    seconds = time.monotonic() - started
-    return Measurement("build", n_passages, seconds, None, None, None, _peak_mib(), _disk_mib(index))
+    resumed = any(index.glob("g[0-9]*"))
+    started, cpu = time.monotonic(), time.process_time()
+    build_index(corpus, index, SyntheticEmbedder(dimension), progress=Clock("index"))
+    return Measurement(
+        "build, rest of it" if resumed else "build",
+        n_passages,
+        build_s=time.monotonic() - started,
+        cpu_s=time.process_time() - cpu,
+        memory_mib=_peak_mib(),
+        disk_mib=_disk_mib(index),
+    )
 
 
 def _query(index_folder: Path, mode: Any, queries: Sequence[str], n_passages: int, dimension: int) -> Measurement:
-    from retrievers.index import open_index
-
     started = time.monotonic()
+    import_module("retrievers.lexical_mapped")
+    open_index = import_module("retrievers.index").open_index
+    imported = time.monotonic()
     index = open_index(index_folder, SyntheticEmbedder(dimension))
     index.search(queries[0], mode=mode)
-    opened = time.monotonic() - started
+    opened = time.monotonic()
     p50, p95 = _time_queries(queries[1:], lambda query: index.search(query, mode=mode))
-    return Measurement(mode, n_passages, None, opened, p50, p95, _resident_mib(), None)
+    return Measurement(
+        mode,
+        n_passages,
+        import_s=imported - started,
+        open_s=opened - imported,
+        p50_ms=p50,
+        p95_ms=p95,
+        memory_mib=_resident_mib(),
+    )
+
+
+def _build_alone(corpus: Path, folder: Path, n_passages: int) -> Measurement:
+    """Build nothing but BM25: no passages to show, no metadata, no vectors."""
+    from retrievers.documents import read_documents
+    from retrievers.lexical import LexicalWriter, finish_lexical
+    from retrievers.tokenizer import tokenize
+
+    shutil.rmtree(folder, ignore_errors=True)
+    started, cpu, clock = time.monotonic(), time.process_time(), Clock("BM25 alone")
+    writer = LexicalWriter(folder)
+    for n, document in enumerate(read_documents(corpus), start=1):
+        writer.append(tokenize(document.text))
+        if n % 1_000 == 0:
+            clock("cutting words", n, n_passages)
+    writer.close()
+    clock("building BM25", 0, None)
+    finish_lexical(folder, small=0)
+    return Measurement(
+        "build of BM25 alone",
+        n_passages,
+        build_s=time.monotonic() - started,
+        cpu_s=time.process_time() - cpu,
+        memory_mib=_peak_mib(),
+        disk_mib=_disk_mib(folder),
+    )
+
+
+def _query_alone(folder: Path, queries: Sequence[str], n_passages: int) -> Measurement:
+    started = time.monotonic()
+    import_module("retrievers.lexical_mapped")
+    from retrievers.lexical import LexicalIndex, top_rows
+    from retrievers.tokenizer import load_tokenizer, query_tokens
+
+    imported = time.monotonic()
+    index, tokenizer = LexicalIndex(folder), load_tokenizer()
+    top_rows(index.score(query_tokens(queries[0], tokenizer)), 10)
+    opened = time.monotonic()
+    p50, p95 = _time_queries(queries[1:], lambda query: top_rows(index.score(query_tokens(query, tokenizer)), 10))
+    return Measurement(
+        "BM25 alone",
+        n_passages,
+        import_s=imported - started,
+        open_s=opened - imported,
+        p50_ms=p50,
+        p95_ms=p95,
+        memory_mib=_resident_mib(),
+    )
 
 
 def _bare_bm25(corpus: Path, queries: Sequence[str], n_passages: int) -> Measurement:
@@ -176,29 +269,33 @@ def _bare_bm25(corpus: Path, queries: Sequence[str], n_passages: int) -> Measure
 
     with corpus.open(encoding="utf-8") as file:
         tokens = [tokenize(json.loads(line)["text"]) for line in file]
-    started = time.monotonic()
+    started, cpu = time.monotonic(), time.process_time()
     bm25 = BM25Okapi(tokens)
-    seconds = time.monotonic() - started
+    seconds, cpu = time.monotonic() - started, time.process_time() - cpu
     p50, p95 = _time_queries(queries, lambda query: np.argsort(bm25.get_scores(tokenize(query)))[::-1][:10])
-    return Measurement("rank-bm25 bare", n_passages, seconds, None, p50, p95, _resident_mib(), None)
+    return Measurement("rank-bm25 bare", n_passages, seconds, cpu, p50_ms=p50, p95_ms=p95, memory_mib=_resident_mib())
 
 
 def _bare_chroma(folder: Path, queries: Sequence[str], n_passages: int, dimension: int) -> Measurement:
     from retrievers.dense import ChromaFolder
 
-    embedder = SyntheticEmbedder(dimension)
+    embedder, clock = SyntheticEmbedder(dimension), Clock("Chroma bare")
     home = ChromaFolder()
     home.clear(folder)
-    dense = home.open(folder)
-    started = time.monotonic()
-    for batch in _batches(range(n_passages), 5_000):
+    dense = home.open(folder, n_passages)
+    started, cpu = time.monotonic(), time.process_time()
+    for batch in _batches(range(n_passages), home.batch_size):
         dense.upsert([f"d{i}" for i in batch], embedder.embed_documents([f"d{i}" for i in batch]), [{}] * len(batch))
-    seconds = time.monotonic() - started
+        clock("writing vectors", batch.stop, n_passages)
+    dense = home.settle(folder, dense)
+    seconds, cpu = time.monotonic() - started, time.process_time() - cpu
     vectors = embedder.embed_queries(list(queries))
     p50, p95 = _time_queries(range(len(queries)), lambda i: dense.query(vectors[i], 10))
     dense.close()
     disk = _disk_mib(folder / "chroma")
-    return Measurement("Chroma bare", n_passages, seconds, None, p50, p95, _resident_mib(), disk)
+    return Measurement(
+        "Chroma bare", n_passages, seconds, cpu, p50_ms=p50, p95_ms=p95, memory_mib=_resident_mib(), disk_mib=disk
+    )
 
 
 def _batches(items: range, size: int) -> Iterator[range]:
@@ -214,11 +311,36 @@ def _time_queries(queries: Sequence[Any], search: Callable[[Any], object]) -> tu
     return float(np.percentile(times, 50)), float(np.percentile(times, 95))
 
 
-def _run_apart(step: Callable[..., Measurement], arguments: tuple[Any, ...]) -> Measurement:
-    """Run a step in a process of its own, so that memory is that step's alone."""
-    context = get_context("spawn")
-    with context.Pool(1) as pool:
-        return pool.apply(step, arguments)
+def run_apart(step: Callable[..., _Result], arguments: tuple[Any, ...]) -> _Result:
+    """Run a step in a process of its own, so that memory is that step's alone.
+
+    Raises:
+        BenchError: The process was killed.
+    """
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        try:
+            return pool.submit(step, *arguments).result()
+        except BrokenProcessPool:
+            raise BenchError("the measured process was killed, most likely for want of memory") from None
+
+
+def _read_measured(folder: Path) -> dict[str, Measurement]:
+    path = folder / _MEASURED
+    if not path.exists():
+        return {}
+    return {key: Measurement(**record) for key, record in json.loads(path.read_text(encoding="utf-8")).items()}
+
+
+def _write_measured(folder: Path, measured: dict[str, Measurement]) -> None:
+    temporary = folder / f"{_MEASURED}.{os.getpid()}"
+    records = {key: asdict(measurement) for key, measurement in measured.items()}
+    temporary.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
+    os.replace(temporary, folder / _MEASURED)
+
+
+def _clock_time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02}"
 
 
 def _resident_mib() -> float:
@@ -235,8 +357,3 @@ def _peak_mib() -> float:
 
 def _disk_mib(folder: Path) -> float:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 2**20
-
-
-def to_record(result: Measurement) -> dict[str, Any]:
-    """Turn a measurement into JSON's types."""
-    return asdict(result)

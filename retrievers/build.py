@@ -206,7 +206,7 @@ def write_index(
     with ExitStack() as opened:
         known = _collect_vectors(path, generation, recipe, old, opened)
         writer = opened.enter_context(
-            closing(GenerationWriter(generation, home, recipe, schema, dimension, old, known))
+            closing(GenerationWriter(generation, home, recipe, schema, dimension, old, known, len(entries)))
         )
         writer.write(entries, progress)
         engine, n_passages = writer.finish(progress)
@@ -305,7 +305,7 @@ def _make_entry(document: Document, corpus: str, source: str, reusable: Generati
 def _keep_others(corpus: Path, entries: Sequence[Entry], recipe: Recipe, old: Generation) -> list[Entry]:
     """Take over the documents that other corpora brought in; an id that the new corpus has too is the new one's."""
     taken = {entry.stored.doc_id for entry in entries}
-    others = [s for s in old.store.documents() if s.corpus != _name(corpus) and s.doc_id not in taken]
+    others = [stored for stored in old.store.documents_beside(_name(corpus)) if stored.doc_id not in taken]
     if others and old.manifest.chunker != recipe.chunker.fingerprint:
         raise BuildError(
             f"the index also holds {len(others)} documents of {others[0].corpus}, which cannot be split anew from "

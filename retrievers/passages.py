@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 from retrievers.metadata import parse_date
@@ -18,6 +19,10 @@ _TABLE_ROW = re.compile(r"^\s*\|.*\|\s*$")
 _LIST_ITEM = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)、])\s+")
 # A sentence ends at Chinese full stops, or at a Latin one before a space; its closing quotes belong to it.
 _SENTENCE = re.compile(r".+?(?:[。！？；…]+[”’」』）》\"']*|[.!?]+[\"')\]”’]*(?=\s)|\n|$)\s*", re.DOTALL)
+
+# Tokens are counted in pieces of so many characters. A cut changes the number of a text's tokens by a few at most.
+_SAMPLE = 800
+_CUT_TOKENS = 4
 
 _UNSEARCHED = frozenset({"heading", "lang", "type"})
 _ADDRESS = re.compile(r"[a-z]+://")
@@ -73,6 +78,7 @@ def split_document(document: Document, chunker: Chunker, count_tokens: CountToke
     paged document, `page`.
     """
     text = document.text.strip()
+    count_tokens = lru_cache(maxsize=4)(count_tokens)
     if PAGE_BREAK not in text and _fits(text, chunker.size, count_tokens):
         return [_make_passage(document, 0, text, (), 0, 0)]
     tokens_per_character = _measure_density(text, count_tokens)
@@ -116,20 +122,25 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _fits(text: str, size: int, count_tokens: CountTokens) -> bool:
-    """Tell whether `text` has at most `size` tokens, counting only when its length leaves a doubt."""
+    """Tell whether `text` has at most `size` tokens, counting only as much of it as leaves no doubt."""
     if len(text) > 12 * size:
         return False
     n_ascii = sum(map(str.isascii, text)) if not text.isascii() else len(text)
     if 0.45 * n_ascii + 1.1 * (len(text) - n_ascii) <= size:
         return True
-    return count_tokens(text) <= size
+    pieces = [text[start : start + _SAMPLE] for start in range(0, len(text), _SAMPLE)]
+    n_tokens = 0
+    for n, piece in enumerate(pieces, start=1):
+        n_tokens += count_tokens(piece)
+        if n_tokens > size + n * _CUT_TOKENS:
+            return False
+    return n_tokens <= size - len(pieces) * _CUT_TOKENS or count_tokens(text) <= size
 
 
 def _measure_density(text: str, count_tokens: CountTokens) -> float:
     """Estimate tokens per character from three samples: counting all of a long document would cost as embedding it."""
-    n = 800
-    starts = sorted({0, max(0, len(text) // 2 - n // 2), max(0, len(text) - n)})
-    samples = [text[start : start + n] for start in starts]
+    starts = sorted({0, max(0, len(text) // 2 - _SAMPLE // 2), max(0, len(text) - _SAMPLE)})
+    samples = [text[start : start + _SAMPLE] for start in starts]
     return max(0.05, sum(map(count_tokens, samples)) / sum(map(len, samples)))
 
 

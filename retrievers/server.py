@@ -89,6 +89,7 @@ class ChromaServer:
     """
 
     can_copy = False
+    batch_size = 256  # a request holds the vectors as JSON
 
     def __init__(self, address: Address) -> None:
         """Connect.
@@ -110,9 +111,13 @@ class ChromaServer:
                 raise
             raise ServerError(f"{address.text}: {_first_line(error)}") from None
 
-    def open(self, generation: Path) -> DenseIndex:
-        """Open a generation's collection, or create it."""
+    def open(self, generation: Path, n_expected: int = 0) -> DenseIndex:
+        """Open a generation's collection, or create it; when its graph is written is the server's to say."""
         return DenseIndex(self._client, self._name(generation))
+
+    def settle(self, generation: Path, dense: DenseIndex) -> DenseIndex:
+        """Nothing: the server has the graph in memory."""
+        return dense
 
     def copy(self, old: Path, new: Path) -> None:
         """Start a generation from another one's collection: servers cannot."""

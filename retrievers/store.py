@@ -155,6 +155,14 @@ class Store:
             return self._documents("ORDER BY doc")
         return self._documents("WHERE corpus = ? ORDER BY doc", (corpus,))
 
+    def documents_beside(self, corpus: str) -> Iterator[StoredDocument]:
+        """Read the documents of all other corpora, in the order they were added."""
+        return self._documents("WHERE corpus != ? ORDER BY doc", (corpus,))
+
+    def documents_after(self, first_row: int) -> Iterator[StoredDocument]:
+        """Read the documents whose passages are at a row or after it, in order."""
+        return self._documents("WHERE first_row >= ? ORDER BY doc", (first_row,))
+
     def documents_from(self, corpus: str, source: str) -> list[StoredDocument]:
         """Read the documents of one file of a corpus, in order."""
         return list(self._documents("WHERE corpus = ? AND source = ? ORDER BY doc", (corpus, source)))
@@ -198,7 +206,7 @@ class Store:
             connection.close()
             self._local.connection = None
 
-    def _documents(self, clause: str, parameters: Sequence[str] = ()) -> Iterator[StoredDocument]:
+    def _documents(self, clause: str, parameters: Sequence[str | int] = ()) -> Iterator[StoredDocument]:
         columns = "doc_id, title, hash, raw, metadata, corpus, source, first_row, n_passages"
         for record in self._connection.execute(f"SELECT {columns} FROM documents {clause}", parameters):
             doc_id, title, content_hash, raw, metadata, *rest = record

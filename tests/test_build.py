@@ -251,6 +251,7 @@ class Dying(HashEmbedder):
 def die(*args, **kwargs):
     os.kill(os.getpid(), 9)
 
+generation.ChromaFolder.batch_size = 300  # so some batches are sent to Chroma when it dies, and some are not
 if {where!r} == "chroma":
     original = generation.DenseIndex.upsert
     def upsert(self, ids, *rest):

@@ -1,5 +1,6 @@
 """The traps of Chroma, held shut. Each has cost somebody a day."""
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -86,3 +87,30 @@ def test_deletions_leave_the_rest_reachable(dense: DenseIndex) -> None:
     dense.delete([f"d{i}" for i in range(0, 400, 2)])
     assert dense.count() == 200
     assert all(dense.query(rows[i], 1) == [f"d{i}"] for i in range(1, 400, 2))
+
+
+def graph_on_disk(folder: Path) -> list[int]:
+    """How many records each graph of Chroma's holds on disk."""
+    files = folder.glob("chroma/*/index_metadata.pickle")
+    return [pickle.loads(path.read_bytes())["total_elements_added"] for path in files]
+
+
+def test_each_write_ends_with_the_whole_graph_on_disk_so_that_opening_replays_nothing(tmp_path: Path) -> None:
+    index = ChromaFolder().open(tmp_path)
+    for n in (3, 5):
+        index.upsert([f"d{n}-{i}" for i in range(n)], vectors(*([1.0, float(n), float(i)] for i in range(n))), [{}] * n)
+        assert graph_on_disk(tmp_path) == [index.count()]
+    index.close()
+
+
+def test_a_large_build_writes_its_graph_seldom_and_is_whole_when_settled(tmp_path: Path) -> None:
+    home = ChromaFolder()
+    index = home.open(tmp_path, n_expected=1_000_000)
+    rows = normalise(np.random.default_rng(0).standard_normal((50, 4)))
+    index.upsert([f"d{i}" for i in range(50)], rows, [{}] * 50)
+    assert graph_on_disk(tmp_path) == []
+    index = home.settle(tmp_path, index)
+    assert graph_on_disk(tmp_path) == [50]
+    assert index.query(rows[7], 1) == ["d7"]
+    assert home.settle(tmp_path, index) is index
+    index.close()

@@ -91,3 +91,25 @@ def test_no_text_is_lost_and_no_passage_is_much_too_long(text: str, size: int) -
 def test_sizes_that_cannot_work_are_refused(size: int, overlap: int) -> None:
     with pytest.raises(ValueError, match=r"size|overlap"):
         Chunker(size, overlap)
+
+
+def test_a_long_text_is_counted_only_as_far_as_leaves_no_doubt() -> None:
+    counted: list[int] = []
+
+    def count(text: str) -> int:
+        counted.append(len(text))
+        return count_words(text)
+
+    text = " ".join(f"word{n}" for n in range(700))  # about 5,500 characters
+    assert len(split_document(Document("d", "", text), Chunker(512, 0), count)) == 2
+    assert sum(counted) < 2 * len(text)
+    counted.clear()
+    assert len(split_document(Document("d", "", text), Chunker(100, 0), lambda t: count(t))) > 5
+    assert sum(counted) <= 4 * 800
+
+
+@given(st.integers(1, 300), st.integers(16, 200))
+def test_counting_in_pieces_decides_as_counting_the_whole_does(n_words: int, size: int) -> None:
+    text = " ".join(f"w{n}" for n in range(n_words))
+    whole = count_words(text) <= size
+    assert (len(split_document(Document("d", "", text), Chunker(size, 0), count_words)) == 1) == whole
