@@ -102,7 +102,7 @@ def _holds_over(one: Hit, other: Hit) -> bool:
 def _replaces(one: Hit, other: Hit) -> bool:
     """Tell whether a passage says that its document replaces another: an issue of the same, or one named by title."""
     said = [part for part in _SENTENCE.findall(one.passage.text) if _REPLACES.search(part)]
-    is_issue = one.passage.doc_id != other.passage.doc_id and _work(one) == _work(other)
+    is_issue = one.passage.doc_id != other.passage.doc_id and _work(one) == _work(other) and _work(one)[1] != ""
     title = rules.bare(other.passage.title)
     return any(is_issue or (bool(title) and title in rules.bare(part)) for part in said)
 
