@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -194,14 +195,24 @@ def choose_cases(args: argparse.Namespace) -> "list[Case]":
 
     cases = load_cases(args.cases, args.split) if args.cases else load_sample(args.split or "dev")
     if args.retrieval_only:
-        cases = to_retrieval_cases(cases)
+        everything, cases = cases, to_retrieval_cases(cases)
         if not cases:
             raise CaseError(
                 f"{args.cases or 'sample set'}: no case has gold_ids or qrels, so there is no search to measure"
             )
+        tell_left_out(everything, cases)
     cases = sample(cases, args.limit, args.seed) if args.limit else cases
     check_scorable(cases)
     return cases
+
+
+def tell_left_out(cases: "Sequence[Case]", kept: "Sequence[Case]") -> None:
+    """Say how many cases have no evidence that a search could find, and of which kinds they are."""
+    ids = {case.id for case in kept}
+    kinds = Counter(case.kind or "of no kind" for case in cases if case.id not in ids)
+    if kinds:
+        told = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
+        note(f"{kinds.total()} of {len(cases)} cases left out, which name no evidence for a search to find: {told}")
 
 
 def open_corpus(args: argparse.Namespace) -> "Tools":
@@ -381,6 +392,7 @@ def show(bench: Bench, rungs: "Sequence[Rung]", comparisons: "Sequence[Compariso
         title += compiled_for_others(bench.args.programs, bench.label)
         show_table(title, tables.COLUMNS, [tables.table_row(spec, one) for spec, one in summaries.items()])
         show_table("answers and evidence", *tables.quality_table(summaries))
+        sys.stdout.write("".join(f"{line}\n" for line in tables.describe_cut_off(summaries)))
     show_table("what became of the cases", *tables.outcome_table({one.name: one.summary for one in rungs}))
     if any(one.slices for one in rungs):
         score = "evidence in the first 10 passages" if bench.args.retrieval_only else "score"

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     import dspy
 
+    from programs.rag import NaiveRAG
     from programs.record import Hop
 
 
@@ -40,6 +41,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     ask.add_argument("--show-hops", action="store_true", help="show what was searched, found and judged")
     ask.add_argument("--json", action="store_true", help="print the whole record as JSON")
     ask.add_argument("--today", metavar="DATE", help="day from which `last month` is counted, as 2026-01-31 (today)")
+    ask.add_argument(
+        "--trace", action="store_true", help="log the run as a trace, to PROGRAM-served in the MLflow store"
+    )
     ask.set_defaults(run=run_ask)
     add_index_flag(ask)
     add_tool_flags(ask)
@@ -67,30 +71,67 @@ def run_ask(args: argparse.Namespace) -> int:
     from programs.lms import bind, check
     from programs.load import load_program, open_tools
     from programs.record import to_json
+    from programs.watching import show_steps, watch
 
     if not args.question.strip():
         raise UsageError("the question is empty")
     today = _read_day(args.today)
-    tools = open_tools(args.index, args.database, args.tools)
-    program = load_program(args.program, tools, tracking_uri=args.tracking_uri)
-    roles = roles_from(args)
-    check(roles.decision, roles.answer)
-    with bind(roles):
-        prediction = program(question=args.question, today=today)
+    with show_steps() as say:
+        say("opening index and program")
+        tools = open_tools(args.index, args.database, args.tools)
+        program = load_program(args.program, tools, tracking_uri=args.tracking_uri)
+        say("starting the LM")
+        roles = roles_from(args)
+        check(roles.decision, roles.answer)
+        trace = make_tracer(args, program, roles.label, say) if args.trace else None
+        with bind(roles), watch(program, say):
+            prediction = program(question=args.question, today=today)
+    show_answer(args, prediction)
+    if trace:
+        trace(to_json(prediction))
+    return int(prediction.abstained)
+
+
+def make_tracer(
+    args: argparse.Namespace, program: "NaiveRAG", lm: str, say: Callable[[str], None]
+) -> Callable[[dict[str, Any]], None]:
+    """Open the MLflow store before any work, and return what logs an answer there; if that fails, it is said."""
+    from programs.export import name_of
+    from programs.load import is_version
+    from programs.tracking import TrackingError
+    from programs.tracking.traces import log_answer, open_served
+
+    say("opening the MLflow store")
+    experiment_id = open_served(args.tracking_uri, name_of(program))
+    tags = {"program": args.program if is_version(args.program) else Path(args.program).name, "lm": lm}
+
+    def trace(prediction: dict[str, Any]) -> None:
+        try:
+            note(f"trace: {log_answer(args.tracking_uri, experiment_id, prediction, tags)}")
+        except TrackingError as error:
+            note(f"warning: no trace was logged: {error}")
+
+    return trace
+
+
+def show_answer(args: argparse.Namespace, prediction: "dspy.Prediction") -> None:
+    """Print an answer, and what it cost."""
+    from programs.record import to_json
+
     if args.json:
         sys.stdout.write(json.dumps(to_json(prediction), ensure_ascii=False, indent=2) + "\n")
-        return int(prediction.abstained)
+        return
     if args.show_hops:
         sys.stdout.write(
             "".join(f"{printable(line)}\n" for hop in prediction.hops for line in describe_hop(hop)) + "\n"
         )
     sys.stdout.write("".join(f"{printable(line)}\n" for line in describe_answer(prediction)))
     usage = prediction.usage
+    cut_off = f"{usage.truncations} cut off at the token limit · " if usage.truncations else ""
     note(
-        f"{usage.lm_calls} LM calls · {usage.prompt_tokens + usage.completion_tokens} tokens · {usage.seconds:.1f} s · "
-        f"stopped: {prediction.stop_reason}"
+        f"{usage.lm_calls} LM calls · {usage.prompt_tokens + usage.completion_tokens} tokens · {cut_off}"
+        f"{usage.seconds:.1f} s · stopped: {prediction.stop_reason}"
     )
-    return int(prediction.abstained)
 
 
 def run_replay(args: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import dspy
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, field_validator
 
 from programs.adapter import LeanJSONAdapter
 from programs.rag import AgenticRAG, HybridRAG, NaiveRAG
@@ -27,6 +27,18 @@ FORMAT = 1
 FILES = ("program.json", "manifest.json", "prompts.md")
 TOOL_PREDICTORS = frozenset({"write_query", "call_tool"})  # there only where the toolbox has something to ask
 _LIBRARIES = ("dspy", "chromadb", "rank-bm25", "sentence-transformers", "mlflow")
+
+
+class _PredictorState(BaseModel):
+    """What DSPy keeps of a predictor, as far as it does not look itself."""
+
+    model_config = ConfigDict(extra="allow")
+
+    demos: list[dict[str, Any]]
+    signature: dict[str, Any]
+
+
+_STATE = TypeAdapter(dict[str, _PredictorState])
 
 
 class ProgramStateError(ValueError):
@@ -60,6 +72,15 @@ class Manifest(BaseModel):
     created: str
     libraries: dict[str, str]
     built_by: dict[str, Any] = {}
+
+    @field_validator("built_by")
+    @classmethod
+    def _check_built_by(cls, built_by: dict[str, Any]) -> dict[str, Any]:
+        """Refuse what versions read of it in another form."""
+        for name, kind in (("model", str), ("gate", dict)):
+            if not isinstance(built_by.get(name), kind | None):
+                raise ValueError(f"{name}: {built_by[name]!r}")
+        return built_by
 
 
 def save_export(
@@ -142,7 +163,11 @@ def load_export(
             f"{folder}: compiled on an index with embedder {manifest.index.embedder}, this index has {index.embedder}; "
             "use the index it was compiled on, or compile again"
         )
-    program.load_state(program.dump_state() | {name: one for name, one in state.items() if name in mine})
+    try:
+        program.load_state(program.dump_state() | {name: one for name, one in state.items() if name in mine})
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ProgramStateError(f"{folder}/program.json: not the state of this program ({reason})") from None
     return program
 
 
@@ -219,6 +244,10 @@ def _read_state(folder: Path, manifest: Manifest) -> dict[str, Any]:
         raise ProgramStateError(f"{path}: missing or not UTF-8; export the program again") from None
     if _sha256(text) != manifest.state_sha256:
         raise ProgramStateError(f"{path}: not the file that manifest.json describes; export the program again")
+    try:
+        _STATE.validate_json(text)
+    except ValidationError as error:
+        raise ProgramStateError(f"{path}: not the state of a program ({_first_line(error)})") from None
     state: dict[str, Any] = json.loads(text)
     return state
 

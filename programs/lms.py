@@ -1,6 +1,7 @@
 """LMs by flag: `local`, `local:PATH.gguf`, or any DSPy model string; metered, cached, one adapter for all."""
 
 import hashlib
+import logging
 import os
 import re
 import threading
@@ -29,7 +30,8 @@ from programs.endpoint import (
 from programs.local_lm import DEFAULT_MODEL, MODELS, cache_dir, start
 from programs.meter import BudgetExceeded, LMCall, Meter, Usage
 
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "true")  # prices from the package: nothing is fetched at run time
+# What is cut off is counted in `Usage.truncations` and told at the end; a warning at each would tear the progress.
+logging.getLogger("dspy.clients.lm").addFilter(lambda line: not str(line.msg).startswith("LM response was truncated"))
 
 MAX_TOKENS = 400
 _SOCKET_TIMEOUT_S = 300  # ends what a deadline left behind; a part of DSPy's cache key, so the same for all calls

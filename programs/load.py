@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from programs.cli import tracking_uri as default_store
 from programs.export import PROGRAMS, IndexFacts, ProgramStateError, load_export
@@ -11,8 +10,7 @@ from programs.rag import NaiveRAG
 from programs.run import Bounds
 from programs.tools import NO_TOOLS, Toolbox, make_toolbox
 from retrievers import Index, Retriever, open_index
-
-MODES: dict[str, Literal["hybrid", "lexical", "dense"]] = {"hybrid": "hybrid", "keyword": "lexical", "dense": "dense"}
+from retrievers.index import MODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ def open_tools(path: Path, databases: Sequence[str] = (), apis: Path | None = No
         n_documents=manifest.n_documents,
         n_passages=manifest.n_passages,
     )
-    retrievers = {tool: index.retriever(mode) for tool, mode in MODES.items()}
+    retrievers: dict[str, Retriever] = {mode: index.retriever(mode) for mode in MODES}
     return Tools(index, retrievers, facts, make_toolbox(index, databases, apis))
 
 

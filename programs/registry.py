@@ -79,12 +79,20 @@ def run_show(args: argparse.Namespace) -> int:
     version = find(args.tracking_uri, args.version, args.model)
     with exported(args.tracking_uri, _uri(version)) as folder:
         prompts = (folder / "prompts.md").read_text(encoding="utf-8")
-        built_by = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["built_by"]
+        built_by = _read_built_by(folder, _uri(version))
     lines = [f"{version.name} {version.number}  {', '.join(version.aliases)}".rstrip(), f"  run: {version.run_id}"]
     facts = {**built_by, **version.tags}
     lines += [f"  {name}: {value}" for name, value in facts.items() if value is not None]
     sys.stdout.write("\n".join([*lines, "", prompts]))
     return 0
+
+
+def _read_built_by(folder: Path, uri: str) -> dict[str, Any]:
+    """Read what built an export, without DSPy, which takes seconds to load."""
+    try:
+        return dict(json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["built_by"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{uri}: its manifest.json is damaged ({type(error).__name__}: {error})") from None
 
 
 def run_diff(args: argparse.Namespace) -> int:

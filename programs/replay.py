@@ -88,7 +88,8 @@ def tell_costs(record: Record) -> list[str]:
         f"Searches asked for by rule {_share(hops, 'decided_by')} · verdicts by rule "
         f"{judged.count('rule')} of {len(judged)}",
         f"{_count(usage['lm_calls'], 'LM call', 'LM calls')}, {usage.get('cached_calls', 0)} from the cache · "
-        f"{tokens} tokens · {usage['seconds']:.1f} s · {usage.get('parse_failures', 0)} outputs unreadable",
+        f"{tokens} tokens · {usage['seconds']:.1f} s · {usage.get('parse_failures', 0)} outputs unreadable, "
+        f"{usage.get('truncations', 0)} cut off",
     ]
 
 

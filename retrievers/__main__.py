@@ -100,7 +100,7 @@ def _add_search(commands: Any) -> None:
     search = _add(commands, "search", _run_search, "search an index, for one query or a whole case file")
     search.add_argument("query", nargs="?", metavar="QUERY")
     search.add_argument("-k", type=int, default=10, metavar="N", help="hits, or documents of a run (default 10)")
-    search.add_argument("--mode", choices=("hybrid", "dense", "lexical"), default="hybrid")
+    search.add_argument("--mode", choices=("hybrid", "keyword", "dense"), default="hybrid")
     search.add_argument(
         "--filter",
         type=_parse_json,
@@ -139,9 +139,9 @@ def _add_bench(commands: Any) -> None:
     bench.add_argument(
         "--sides",
         nargs="+",
-        choices=("bm25", "lexical", "dense", "hybrid", "chroma", "rank-bm25"),
+        choices=("bm25", "keyword", "dense", "hybrid", "chroma", "rank-bm25"),
         metavar="SIDE",
-        help="speed: bm25 (ours, built alone), lexical, dense, hybrid (our whole index), chroma, rank-bm25 (bare); "
+        help="speed: bm25 (ours, built alone), keyword, dense, hybrid (our whole index), chroma, rank-bm25 (bare); "
         "default all, rank-bm25 up to 200,000 passages",
     )
     bench.add_argument("--documents", type=int, metavar="N", help="overhead: only the first N of each corpus")

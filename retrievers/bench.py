@@ -20,12 +20,12 @@ import numpy as np
 from retrievers.bench_synthetic import DIMENSION, SyntheticEmbedder, prepare_corpus
 
 # Our BM25 alone, the modes of our whole index, and the two libraries used bare.
-Side = Literal["bm25", "lexical", "dense", "hybrid", "chroma", "rank-bm25"]
+Side = Literal["bm25", "keyword", "dense", "hybrid", "chroma", "rank-bm25"]
 SIDES: tuple[Side, ...] = get_args(Side)
 # Above this rank-bm25 needs many GB and seconds a query; it is measured only when asked for.
 MAX_BARE_BM25 = 200_000
 
-_MODES: tuple[Side, ...] = ("lexical", "dense", "hybrid")
+_MODES: tuple[Side, ...] = ("keyword", "dense", "hybrid")
 _MEASURED = "measured.json"
 _Result = TypeVar("_Result")
 _TELL_EVERY_S = 20.0

@@ -19,7 +19,7 @@ class RecallRow:
 
     name: str
     n_cases: int
-    lexical: float
+    keyword: float
     dense: float
     ranks: float
     hybrid: float
@@ -36,20 +36,20 @@ def measure_recall(folder: Path, index_folder: Path, embedder: str, k: int, prog
     cases = list(_read_gold(folder / "cases.jsonl"))
     recalls = {mode: _mean_recall(index, cases, k, mode) for mode in MODES}
     ranks = _mean_recall(index, cases, k, "hybrid", "ranks")
-    return RecallRow(folder.name, len(cases), recalls["lexical"], recalls["dense"], ranks, recalls["hybrid"])
+    return RecallRow(folder.name, len(cases), recalls["keyword"], recalls["dense"], ranks, recalls["hybrid"])
 
 
 def format_table(rows: Sequence[RecallRow], k: int) -> str:
     """Lay out the rows, their means last."""
-    lines = [f"{f'recall@{k}':24} {'cases':>5} {'lexical':>8} {'dense':>8} {'RRF':>8} {'hybrid':>8}"]
+    lines = [f"{f'recall@{k}':24} {'cases':>5} {'keyword':>8} {'dense':>8} {'RRF':>8} {'hybrid':>8}"]
     means = RecallRow(
         "mean",
         sum(row.n_cases for row in rows),
-        *(fmean(getattr(row, column) for row in rows) for column in ("lexical", "dense", "ranks", "hybrid")),
+        *(fmean(getattr(row, column) for row in rows) for column in ("keyword", "dense", "ranks", "hybrid")),
     )
     for row in (*rows, means):
         lines.append(
-            f"{row.name:24} {row.n_cases:>5} {row.lexical:>8.3f} {row.dense:>8.3f} {row.ranks:>8.3f} {row.hybrid:>8.3f}"
+            f"{row.name:24} {row.n_cases:>5} {row.keyword:>8.3f} {row.dense:>8.3f} {row.ranks:>8.3f} {row.hybrid:>8.3f}"
         )
     return "\n".join(lines)
 

@@ -25,7 +25,7 @@ from retrievers.store import NotInIndex
 from retrievers.tables import TABLES, TableInfo, list_tables
 from retrievers.tokenizer import load_tokenizer, query_tokens
 
-Mode = Literal["hybrid", "dense", "lexical"]
+Mode = Literal["hybrid", "keyword", "dense"]
 Fusion = Literal["scores", "ranks"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
@@ -224,7 +224,7 @@ class Index:
         allowed = self._cached_allowed(conditions) if conditions else None
         if allowed is not None and not len(allowed):
             return [], []
-        if mode == "lexical":
+        if mode == "keyword":
             rows, scores = self._rank_lexical(query, k, allowed)
         elif mode == "dense":
             rows, scores = self._rank_dense(query, k, allowed, conditions, exact)

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from retrievers.metadata import FieldType
 
 FORMAT = 2
@@ -93,9 +95,9 @@ def read_stamps(path: Path, corpus_version: str) -> dict[str, dict[str, str]]:
     """Read when the files of each corpus were read; nothing when that was for another version of the corpus."""
     try:
         record = json.loads((path / _STAMPS).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        return dict(record["files"]) if record["corpus_version"] == corpus_version else {}
+    except (FileNotFoundError, KeyError, TypeError, ValueError):  # then every file is read again
         return {}
-    return dict(record["files"]) if record.get("corpus_version") == corpus_version else {}
 
 
 def write_stamps(path: Path, corpus_version: str, files: Mapping[str, Mapping[str, str]]) -> None:
@@ -118,12 +120,15 @@ def parse_manifest(text: str, place: str) -> Manifest:
     """Parse a manifest that was written at `place`.
 
     Raises:
-        IndexMismatch: Another version of this project wrote it.
+        IndexMismatch: Another version of this project wrote it, or it was edited.
     """
-    record = json.loads(text)
-    if record.get("format") != FORMAT or set(record) != {item.name for item in fields(Manifest)}:
-        raise IndexMismatch(f"{place}: the index has another format; build it again")
-    return Manifest(**{**record, "words": tuple(record["words"]), "corpora": tuple(record["corpora"])})
+    try:
+        record = json.loads(text)
+        if record["format"] == FORMAT and set(record) == {item.name for item in fields(Manifest)}:
+            return TypeAdapter(Manifest).validate_json(text, strict=True)
+    except (KeyError, RecursionError, TypeError, ValueError):
+        raise IndexMismatch(f"{place}: the manifest of the index is damaged; build the index again") from None
+    raise IndexMismatch(f"{place}: the index has another format; build it again")
 
 
 def write_manifest(generation: Path, manifest: Manifest) -> None:

@@ -80,8 +80,9 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from fake_embedder import HashEmbedder
 
     from programs.export import IndexFacts
-    from programs.load import MODES, Tools
+    from programs.load import Tools
     from retrievers import build_index, open_index
+    from retrievers.index import MODES
 
     folder = tmp_path_factory.mktemp("tiny")
     build_index(tiny.write_corpus(folder / "corpus.jsonl"), folder / "index", HashEmbedder())
@@ -93,7 +94,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Any:
         n_documents=index.manifest.n_documents,
         n_passages=index.manifest.n_passages,
     )
-    return Tools(index, {tool: index.retriever(mode) for tool, mode in MODES.items()}, facts)
+    return Tools(index, {mode: index.retriever(mode) for mode in MODES}, facts)
 
 
 @pytest.fixture(scope="session")

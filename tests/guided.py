@@ -6,11 +6,11 @@ from typing import Any
 
 from fake_embedder import HashEmbedder
 
-from programs.load import MODES
 from programs.rag import AgenticRAG
 from programs.run import Bounds
 from programs.step_demos import GuidedCase
 from retrievers import build_index, open_index
+from retrievers.index import MODES
 from trainsets.cases import Case, to_example
 from trainsets.gold import Gold
 
@@ -102,4 +102,4 @@ def make_program(folder: Path) -> AgenticRAG:
     corpus.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
     build_index(corpus, folder / "index", HashEmbedder())
     index = open_index(folder / "index", HashEmbedder())
-    return AgenticRAG({tool: index.retriever(mode) for tool, mode in MODES.items()}, Bounds(n_passages=3, k=3))
+    return AgenticRAG({mode: index.retriever(mode) for mode in MODES}, Bounds(n_passages=3, k=3))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tiny
 from commands import WRONG_INDEX, WRONG_LM, WRONG_PROGRAM, Wrong, lm_flags, make_export, the_error, tree
+from mlflow.tracking import MlflowClient
 from scripted_server import ScriptedServer
 from warm_python import Done, WarmPython
 
@@ -79,7 +80,51 @@ def test_an_export_answers(warm: WarmPython, workspace: Path) -> None:
         assert ask(warm, workspace, server, QUESTION, "--program", "runs/export").code == 0
 
 
+def test_a_run_is_traced_only_if_asked(warm: WarmPython, workspace: Path, store: str) -> None:
+    with ScriptedServer(ANSWERS) as server:
+        plain = ask(warm, workspace, server)
+        traced = ask(warm, workspace, server, QUESTION, "--trace")
+    assert traced.out == plain.out
+    cost, said = traced.err.splitlines()
+    assert cost.endswith("stopped: sufficient")
+    client = MlflowClient(store)
+    experiment = client.get_experiment_by_name("agentic-served")
+    [trace] = client.search_traces(locations=[experiment.experiment_id])
+    assert said == f"trace: {trace.info.trace_id}"
+    names = ("program", "lm", "stop_reason", "abstained", "mlflow.traceName")
+    assert [trace.info.tags[name] for name in names] == ["agentic", "openai/test", "sufficient", "false", "answer"]
+    tree = [(span.name, span.span_type) for span in trace.data.spans]
+    assert sorted(tree) == sorted(
+        [
+            ("question", "AGENT"),
+            ("hop 1", "CHAIN"),
+            ("hybrid search", "RETRIEVER"),
+            ("judge", "LLM"),
+            ("answer", "LLM"),
+            ("check", "EVALUATOR"),
+        ]
+    )
+    root = next(span for span in trace.data.spans if span.parent_id is None)
+    assert root.inputs == {"question": QUESTION}
+    assert root.outputs["answer"] == ANSWERS[QUESTION]
+    assert trace.info.token_usage["total_tokens"] > 0
+
+
+def test_an_output_that_is_cut_off_is_counted_and_not_warned_of(warm: WarmPython, workspace: Path) -> None:
+    with ScriptedServer(ANSWERS, replies={"citations": lambda request: '{"answer": "the supp<cut>'}) as server:
+        done = ask(warm, workspace, server)
+        told = json.loads(ask(warm, workspace, server, QUESTION, "--json").out)
+    assert re.fullmatch(
+        r"2 LM calls · \d+ tokens · 1 cut off at the token limit · \d+\.\d s · stopped: error\n", done.err
+    )
+    assert told["usage"]["truncations"] == 1
+
+
 WRONG: dict[str, Wrong] = {
+    "a store that cannot be opened": (
+        lambda w: ["--trace", "--tracking-uri", "sqlite:///cases"],
+        r"MLflow store sqlite:///cases: unable to open database file; check --tracking-uri",
+    ),
     "no database": (lambda w: ["--database", "none.db"], r"none.db: no such database file"),
     "no tools": (lambda w: ["--tools", "none.toml"], r"none.toml"),
     "no day": (lambda w: ["--today", "soon"], r"--today: 'soon' is no date; write it as 2026-01-31"),

@@ -15,7 +15,7 @@ def test_every_side_is_measured_next_to_the_bare_libraries_and_nothing_is_built_
         "build of BM25 alone",
         "BM25 alone",
         "build",
-        "lexical",
+        "keyword",
         "dense",
         "hybrid",
         "Chroma bare",
@@ -29,7 +29,7 @@ def test_every_side_is_measured_next_to_the_bare_libraries_and_nothing_is_built_
     assert all((result.import_s or 0) > 0 < (result.open_s or 0) for result in timed[:4])
     assert len(format_measurements(results).splitlines()) == 9
     built = {path: path.stat().st_mtime_ns for path in (tmp_path / "index").glob("g*/*.f32")}
-    again = run_bench(300, tmp_path, told.append, dimension=16, sides=["bm25", "lexical"])
+    again = run_bench(300, tmp_path, told.append, dimension=16, sides=["bm25", "keyword"])
     assert [result.what for result in again] == names[:4]
     assert (again[0], again[2]) == (results[0], results[2])
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "index").glob("g*/*.f32")} == built
@@ -40,7 +40,7 @@ def test_only_the_sides_asked_for_are_built_and_the_others_are_named(tmp_path: P
     results = run_bench(50, tmp_path, lambda _: None, sides=["bm25"])
     assert [result.what for result in results] == ["build of BM25 alone", "BM25 alone"]
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"bm25"}
-    assert name_left_out(50, ["bm25"]) == "not measured (--sides): lexical, dense, hybrid, chroma, rank-bm25"
+    assert name_left_out(50, ["bm25"]) == "not measured (--sides): keyword, dense, hybrid, chroma, rank-bm25"
     assert name_left_out(50, None) == ""
     assert "rank-bm25" in name_left_out(1_000_000, None)
 

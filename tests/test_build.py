@@ -58,9 +58,9 @@ def test_a_changed_corpus_changes_what_is_found_and_an_open_index_keeps_its_own(
     before = open_index(tmp_path / "i", HashEmbedder())
     build_index(write_corpus(tmp_path / "c.jsonl", c="gamma", b="beta"), tmp_path / "i", HashEmbedder())
     after = open_index(tmp_path / "i", HashEmbedder())
-    assert [hit.passage.doc_id for hit in after.search("gamma", mode="lexical")] == ["c"]
-    assert after.search("alpha", mode="lexical") == []
-    for mode in ("lexical", "dense", "hybrid"):
+    assert [hit.passage.doc_id for hit in after.search("gamma", mode="keyword")] == ["c"]
+    assert after.search("alpha", mode="keyword") == []
+    for mode in ("keyword", "dense", "hybrid"):
         assert before.search("alpha", k=1, mode=mode)[0].passage.doc_id == "a"
 
 
@@ -83,7 +83,7 @@ def test_a_failing_embedder_leaves_the_old_index(tmp_path: Path) -> None:
     build_index(write_corpus(tmp_path / "c.jsonl", a="alpha"), tmp_path / "i", HashEmbedder())
     with pytest.raises(MemoryError):
         build_index(write_corpus(tmp_path / "c.jsonl", b="beta"), tmp_path / "i", Failing())
-    assert open_index(tmp_path / "i", HashEmbedder()).search("alpha", mode="lexical")
+    assert open_index(tmp_path / "i", HashEmbedder()).search("alpha", mode="keyword")
 
 
 def test_a_second_writer_is_told_who_holds_the_index(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_only_changed_documents_are_read_split_and_embedded(tmp_path: Path, monk
     assert embedder.embedded == ["beta text changed"]
     assert report.n_embedded == 1
     index = open_index(tmp_path / "i", HashEmbedder())
-    assert index.search("changed", mode="lexical")[0].passage.doc_id == "b.md"
+    assert index.search("changed", mode="keyword")[0].passage.doc_id == "b.md"
     assert index.search("gamma", k=1, mode="dense")[0].passage.doc_id == "c.md"
 
 
@@ -158,7 +158,7 @@ def test_a_renamed_file_keeps_its_vectors(tmp_path: Path) -> None:
     index = open_index(tmp_path / "i", HashEmbedder())
     assert embedder.embedded == []
     assert doc_ids(index) == {"z.md", "b.md"}
-    assert [hit.passage.doc_id for hit in index.search("alpha", mode="lexical")] == ["z.md"]
+    assert [hit.passage.doc_id for hit in index.search("alpha", mode="keyword")] == ["z.md"]
     assert index.search("alpha text", k=1, mode="dense")[0].passage.doc_id == "z.md"
 
 
@@ -168,7 +168,7 @@ def test_a_removed_document_leaves_every_side(tmp_path: Path) -> None:
     del texts["d3"]
     build_index(write_corpus(tmp_path / "c.jsonl", **texts), tmp_path / "i", HashEmbedder())
     index = open_index(tmp_path / "i", HashEmbedder())
-    for mode in ("lexical", "dense", "hybrid"):
+    for mode in ("keyword", "dense", "hybrid"):
         assert "d3" not in {hit.passage.doc_id for hit in index.search("text unique3", k=50, mode=mode)}
     assert set(index._dense.ids()) == {f"{doc_id}#0" for doc_id in texts}
 
@@ -212,7 +212,7 @@ def test_changed_metadata_is_filtered_by_without_embedding_again(tmp_path: Path)
     build_index(write("B"), tmp_path / "i", embedder)
     index = open_index(tmp_path / "i", HashEmbedder())
     assert embedder.embedded == []
-    for mode in ("lexical", "dense"):
+    for mode in ("keyword", "dense"):
         assert [hit.passage.doc_id for hit in index.search("text", mode=mode, filters={"product": "B"})] == ["d3"]
     assert index._dense.query(index._vectors.read([0])[0], 9, {"product": {"$eq": "B"}}) == ["d3#0"]
 
@@ -278,7 +278,7 @@ def test_a_killed_build_leaves_the_old_index_and_loses_at_most_a_batch(tmp_path:
     embedded = sum(map(int, done.stdout.split()))
     assert embedded >= 512
     before = open_index(tmp_path / "i", HashEmbedder())
-    assert before.search("old", mode="lexical")[0].passage.doc_id == "old"
+    assert before.search("old", mode="keyword")[0].passage.doc_id == "old"
     assert before.search("old", mode="dense")[0].passage.doc_id == "old"
     embedder = HashEmbedder()
     build_index(corpus, tmp_path / "i", embedder, prune=False)
@@ -287,7 +287,7 @@ def test_a_killed_build_leaves_the_old_index_and_loses_at_most_a_batch(tmp_path:
     assert index.manifest.n_documents == 1501
     assert set(index._dense.ids()) == {f"d{n}#0" for n in range(1500)} | {"old#0"}
     for n in (0, 300, 700, 1499):
-        assert index.search(f"word{n}", k=1, mode="lexical")[0].passage.doc_id == f"d{n}"
+        assert index.search(f"word{n}", k=1, mode="keyword")[0].passage.doc_id == f"d{n}"
         assert index.passage(f"d{n}#0").text == f"text number {n} word{n}"
     assert {f"g{2:06d}", f"g{3:06d}"} & {folder.name for folder in (tmp_path / "i").glob("g*")}
 
@@ -350,7 +350,7 @@ def test_tables_are_kept_for_sql_and_taken_over_when_their_file_did_not_change(t
     with closing(sqlite3.connect(index.tables_path)) as connection:
         rows = connection.execute("SELECT name, price, code FROM spare_parts WHERE price > 2 ORDER BY id").fetchall()
     assert rows == [("belt", 2.5, "007"), ("gear", 10, None)]
-    assert index.search("gear", k=1, mode="lexical")[0].passage.text == "id: 2\nname: gear\nprice: 10"
+    assert index.search("gear", k=1, mode="keyword")[0].passage.text == "id: 2\nname: gear\nprice: 10"
 
 
 def test_an_english_embedder_is_found_blind_for_chinese_and_hybrid_follows_bm25(tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_an_english_embedder_is_found_blind_for_chinese_and_hybrid_follows_bm25(
     assert index.manifest.dense_weights["zh"] == 0
     assert index.manifest.dense_weights["en"] > 0
     query = "编号17的检查"
-    assert [h.passage for h in index.search(query)] == [h.passage for h in index.search(query, mode="lexical")]
+    assert [h.passage for h in index.search(query)] == [h.passage for h in index.search(query, mode="keyword")]
 
 
 def test_a_collection_that_lost_records_is_filled_again_before_it_is_used(

@@ -122,6 +122,15 @@ def said(*runs: tuple[str, str | None, str]) -> list[CaseResult]:
     ]
 
 
+def test_an_answer_is_the_same_if_it_says_and_cites_the_same() -> None:
+    was = said(("yes", None, "right"), ("yes", None, "right"), ("36 months", None, "right"), ("", None, "right"))
+    now = said(("yes", None, "right"), ("Yes", None, "right"), ("36 months", None, "right"), ("", None, "right"))
+    now[2] = replace(now[2], prediction=numbered_prediction(answer="36 months", citations=("d9#0",)))
+    found = compare_programs("new", scored_of(now), "old", scored_of(was))
+    assert (found.n_answered, found.n_same_answers) == (3, 1)
+    assert describe_comparison(found)[-1] == "  the same answer, citing the same passages, in 1 of 3 cases"
+
+
 def test_stability_is_the_share_of_cases_on_which_two_runs_agree() -> None:
     first = said(("36 months", "sufficient", "right"), ("yes", "insufficient", "right"))
     second = said(("36  Months", "insufficient", "right"), ("no", "insufficient", "wrong_with_evidence"))

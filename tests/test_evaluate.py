@@ -335,6 +335,29 @@ def test_a_grader_adds_scores_and_its_answers_are_cached(warm: WarmPython, works
     assert again.code == 0
 
 
+def test_cases_without_evidence_are_left_out_of_searches_and_told_by_kind(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = [{"id": f"none-{n}", "question": "?", "answerable": False, "kind": "unanswerable"} for n in range(2)]
+    path = workspace / "cases" / "dev.jsonl"
+    path.write_text(
+        path.read_text("utf-8") + "".join(map(tiny.line_of, [*more, more[0] | {"id": "x", "kind": ""}])), "utf-8"
+    )
+    kept = evaluate.choose_cases(evaluate.parse(["dense", "--retrieval-only", "--cases", str(path)]))
+    assert [case.id for case in kept] == ["dev-0", "dev-1", "dev-2"]
+    assert capsys.readouterr().err == (
+        "3 of 6 cases left out, which name no evidence for a search to find: 2 unanswerable, 1 of no kind\n"
+    )
+
+
+def test_cut_off_outputs_are_counted_and_told_at_the_end(warm: WarmPython, workspace: Path) -> None:
+    with ScriptedServer(ANSWERS, replies={"citations": lambda request: '{"answer": "the supp<cut>'}) as server:
+        done = run(warm, workspace, server, "hybrid", "--cases", "cases", "--split", "dev")
+    assert "hybrid: the LM was cut off at its token limit 3 times" in done.out.splitlines()
+    assert "truncated" not in done.err
+    assert summary_of(workspace)["programs"][0]["summary"]["truncations"] == 3
+
+
 def test_searches_are_measured_without_an_lm_on_a_corpus_that_is_indexed_first(
     warm: WarmPython, workspace: Path
 ) -> None:
@@ -342,6 +365,7 @@ def test_searches_are_measured_without_an_lm_on_a_corpus_that_is_indexed_first(
     done = warm.run("evaluate.py", "dense", "hybrid", "--retrieval-only", *cases, cwd=workspace)
     assert done.code == 0, done.err
     assert done.out.splitlines()[0] == "3 cases · retrieval only"
+    assert "left out" not in done.err
     assert {"recall@5", "MRR", "nDCG@10"} <= set(done.out.split())
     scores = summary_of(workspace)["programs"][1]["summary"]["scores"]
     assert scores["recall_at_5"] == 1.0

@@ -1,8 +1,10 @@
+import hashlib
 import json
 import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -175,6 +177,30 @@ def test_a_damaged_export_is_refused(tools: Tools, tmp_path: Path, name: str) ->
                 load_export(tmp_path / "export", tools.retrievers)
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda state: "{",
+        lambda state: "[]",
+        lambda state: json.dumps(state | {"answer": 3}),
+        lambda state: json.dumps(state | {"answer": {"demos": []}}),
+        lambda state: json.dumps(state | {"answer": state["answer"] | {"signature": {"fields": 3}}}),
+        lambda state: json.dumps(state | {"answer": state["answer"] | {"demos": 3}}),
+        lambda state: json.dumps(state | {"answer": state["answer"] | {"demos": [3]}}),
+    ],
+    ids=["torn", "a list", "a number", "no signature", "no fields", "no demos", "a demo that is a number"],
+)
+def test_a_state_that_was_edited_is_refused_even_where_its_digest_was_too(
+    tools: Tools, tmp_path: Path, edit: Callable[[dict[str, Any]], str]
+) -> None:
+    save(compiled(tools), tmp_path / "export", tools)
+    path = tmp_path / "export" / "program.json"
+    path.write_text(edit(json.loads(path.read_text(encoding="utf-8"))), encoding="utf-8")
+    edit_manifest(tmp_path / "export", state_sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+    with pytest.raises(ProgramStateError, match=str(path)):
+        load_export(tmp_path / "export", tools.retrievers)
+
+
 def edit_manifest(folder: Path, **changes: Any) -> None:
     path = folder / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
@@ -186,6 +212,8 @@ def edit_manifest(folder: Path, **changes: Any) -> None:
         ({"format": 2}, "not a manifest of format 1: format"),
         ({"program": "other"}, "not a manifest of format 1: program"),
         ({"surprise": 1}, "not a manifest of format 1: surprise"),
+        ({"built_by": {"gate": "promote"}}, "not a manifest of format 1: built_by: .*gate: 'promote'"),
+        ({"built_by": {"model": 3}}, "not a manifest of format 1: built_by: .*model: 3"),
         ({"bounds": {"max_rouns": 3}}, "not a manifest of format 1: .*max_rouns"),
         ({"bounds": {"k": 0}}, "not a manifest of format 1: bounds: k: 0, expected a number of at least 1"),
         ({"bounds": {"k": 2.5}}, "bounds: k: 2.5, expected"),

@@ -56,7 +56,7 @@ CASES: list[tuple[dict[str, Any], set[int]]] = [
 
 
 @pytest.mark.parametrize(("filters", "expected"), CASES)
-@pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
+@pytest.mark.parametrize("mode", ["keyword", "dense", "hybrid"])
 def test_both_sides_rank_only_what_meets_the_filter(index: Index, mode, filters, expected: set[int]) -> None:
     found = {hit.passage.doc_id for hit in index.search("shared", k=20, mode=mode, filters=filters)}
     assert found == {f"d{n}" for n in expected}
@@ -92,7 +92,7 @@ def test_chroma_filters_as_sql_does(index: Index, monkeypatch, filters, expected
         ({"product": ["A1", 3]}, "expected a string, got 3"),
     ],
 )
-@pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
+@pytest.mark.parametrize("mode", ["keyword", "dense", "hybrid"])
 def test_a_wrong_filter_is_an_error_not_an_empty_result(
     index: Index, mode, filters: dict[str, Any], message: str
 ) -> None:

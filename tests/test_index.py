@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,13 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
     return open_index(folder / "i", HashEmbedder())
 
 
-@pytest.mark.parametrize("mode", ["hybrid", "dense", "lexical"])
+@pytest.mark.parametrize("mode", ["hybrid", "dense", "keyword"])
 def test_every_mode_finds_an_id_and_a_chinese_text(index: Index, mode) -> None:
     assert index.search("voltage E-1024", mode=mode)[0].passage.doc_id == "e1024"
     assert index.search("控制器的盖子", mode=mode)[0].passage.doc_id == "维护"
 
 
-@pytest.mark.parametrize("mode", ["hybrid", "dense", "lexical"])
+@pytest.mark.parametrize("mode", ["hybrid", "dense", "keyword"])
 def test_ranks_count_from_one_and_scores_fall(index: Index, mode) -> None:
     hits = index.search("gears and belts", k=7, mode=mode)
     assert [hit.rank for hit in hits] == list(range(1, len(hits) + 1))
@@ -56,7 +57,7 @@ def test_ranks_count_from_one_and_scores_fall(index: Index, mode) -> None:
 
 
 def test_no_match_is_an_empty_list(index: Index) -> None:
-    assert index.search("zzz qqq", mode="lexical") == []
+    assert index.search("zzz qqq", mode="keyword") == []
     assert index.search("   ") == []
 
 
@@ -88,10 +89,10 @@ def test_hits_are_the_same_passages_that_ids_read(index: Index) -> None:
 
 
 def test_deepcopy_shares_the_index_and_its_retriever(index: Index) -> None:
-    retriever = index.retriever("lexical")
+    retriever = index.retriever("keyword")
     assert copy.deepcopy(index) is index
     assert copy.deepcopy({"r": retriever})["r"] is retriever
-    assert retriever.search("E-1024", k=3) == index.search("E-1024", k=3, mode="lexical")
+    assert retriever.search("E-1024", k=3) == index.search("E-1024", k=3, mode="keyword")
 
 
 def test_threads_get_the_answers_that_one_thread_gets(index: Index) -> None:
@@ -149,7 +150,7 @@ def test_a_filter_that_leaves_few_of_many_finds_them_all(tmp_path: Path) -> None
     (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     build_index(tmp_path / "c.jsonl", tmp_path / "i", HashEmbedder())
     many = open_index(tmp_path / "i", HashEmbedder())
-    for mode in ("dense", "lexical", "hybrid"):
+    for mode in ("dense", "keyword", "hybrid"):
         found = {hit.passage.doc_id for hit in many.search("text", mode=mode, filters={"rare": True})}
         assert found == {"d7", "d507", "d1007", "d1507"}
 
@@ -164,7 +165,7 @@ def test_exact_search_ranks_by_the_true_similarity(index: Index) -> None:
 
 
 def test_an_id_in_the_query_comes_first(index: Index) -> None:
-    for mode in ("hybrid", "lexical"):
+    for mode in ("hybrid", "keyword"):
         assert (
             index.search("what does the error E-1025 of the supply voltage mean", mode=mode)[0].passage.doc_id
             == "e1025"
@@ -189,7 +190,7 @@ HashEmbedder().embed_queries(["load everything while the interpreter's own files
 open_index({other!r}, HashEmbedder()).search("voltage")
 os.setgid(65534); os.setuid(65534)
 index = open_index({path!r}, HashEmbedder())
-print(index.search("voltage E-1024", mode="lexical")[0].passage.doc_id)
+print(index.search("voltage E-1024", mode="keyword")[0].passage.doc_id)
 print(index.search("voltage E-1024", mode="hybrid")[0].passage.doc_id)
 """
 
@@ -208,3 +209,25 @@ def test_an_index_in_a_folder_that_may_only_be_read_is_searched(index: Index) ->
 def test_an_index_tells_which_documents_and_passages_it_holds(tools: Any) -> None:
     held = ["cable", "cable#0", "zh-fan", "cable#1", "cables", "#0", "", 7]
     assert [one in tools.index for one in held] == [True, True, True, False, False, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda manifest: "{", "the manifest of the index is damaged; build the index again"),
+        (lambda manifest: "[]", "the manifest of the index is damaged"),
+        (lambda manifest: json.dumps(manifest | {"n_passages": "many"}), "the manifest of the index is damaged"),
+        (lambda manifest: json.dumps(manifest | {"words": 3}), "the manifest of the index is damaged"),
+        (lambda manifest: json.dumps(manifest | {"schema": {"year": "int"}}), "the manifest of the index is damaged"),
+        (lambda manifest: json.dumps(manifest | {"format": 1}), "the index has another format; build it again"),
+        (lambda manifest: json.dumps(manifest | {"more": 1}), "the index has another format; build it again"),
+    ],
+)
+def test_a_manifest_that_was_edited_is_one_line(
+    index: Index, tmp_path: Path, edit: Callable[[dict[str, Any]], str], message: str
+) -> None:
+    shutil.copytree(index.path, tmp_path / "i")
+    path = tmp_path / "i" / (tmp_path / "i" / "CURRENT").read_text().strip() / "manifest.json"
+    path.write_text(edit(json.loads(path.read_text(encoding="utf-8"))), encoding="utf-8")
+    with pytest.raises(IndexMismatch, match=f"^{tmp_path}/i: {message}"):
+        open_index(tmp_path / "i", HashEmbedder())

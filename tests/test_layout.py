@@ -145,16 +145,23 @@ def test_files_are_named_for_what_they_do_and_say_it(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 500
 
 
-def test_the_readme_lists_every_source_file() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    missing = [name for name in NAMES if not re.search(rf"(?<![\w/]){re.escape(name)}(?!\w)", readme)]
-    assert missing == []
+FILE_MAP = ROOT / "docs" / "files.md"
 
 
-def test_the_readme_lists_no_file_that_is_gone() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    named = set(re.findall(rf"(?<![\w/])(?:(?:{'|'.join(PACKAGES)}|tests)/[\w/]+|{'|'.join(SCRIPTS)})\.py\b", readme))
+def test_the_file_map_lists_every_source_file() -> None:
+    listed = FILE_MAP.read_text(encoding="utf-8")
+    assert [name for name in NAMES if listed.count(f"| `{name}` | ") != 1] == []
+
+
+@pytest.mark.parametrize("path", [FILE_MAP, ROOT / "README.md"], ids=["file map", "README"])
+def test_no_file_that_is_gone_is_named(path: Path) -> None:
+    named = set(
+        re.findall(
+            rf"(?<![\w/])(?:(?:{'|'.join(PACKAGES)}|tests)/[\w/]+|{'|'.join(SCRIPTS)})\.py\b", path.read_text("utf-8")
+        )
+    )
     assert sorted(name for name in named if not (ROOT / name).is_file()) == []
+    assert named
 
 
 def test_the_top_level_is_the_layout() -> None:

@@ -1,12 +1,17 @@
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import mlflow
 import pandas as pd
 import pytest
 import tiny
 from commands import make_export
+from mlflow.tracking import MlflowClient
 from scripted_server import ScriptedServer
 
 from programs.tracking.pyfunc import CONFIG, AnswerTable, settings_of
+from programs.tracking.stores import TrackingError
 
 ANSWERS = {question: answer for question, (answer, _, _) in tiny.ANSWERS.items()}
 
@@ -59,3 +64,28 @@ def test_a_row_that_fails_is_that_row_and_an_lm_that_is_down_is_an_error(project
         pytest.raises(RuntimeError, match="the LM failed 5 times in a row"),
     ):
         table_of(project, tmp_path, dead.url).predict(many)
+
+
+def test_answers_are_traced_where_a_store_is_named_and_given_where_it_fails(
+    project: Path, tmp_path: Path, store: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = pd.DataFrame({"question": list(ANSWERS)[:2]})
+    before = mlflow.get_tracking_uri()
+    with ScriptedServer(ANSWERS) as server:
+        table = table_of(project, tmp_path, server.url, trace_to=store)
+        assert list(table.predict(asked).answer) == list(ANSWERS.values())[:2]
+        client = MlflowClient(store)
+        experiment = client.get_experiment_by_name("agentic-served").experiment_id
+        traces = client.search_traces(locations=[experiment], filter_string="tags.stop_reason = 'sufficient'")
+        assert {trace.info.request_preview for trace in traces} == set(asked.question)
+        assert all(len(trace.info.tags["state_sha256"]) == 64 for trace in traces)
+        with closing(sqlite3.connect(tmp_path / "runs" / "mlflow.db")) as database:
+            database.execute("ALTER TABLE trace_info RENAME TO gone")
+        assert list(table.predict(asked).answer) == list(ANSWERS.values())[:2]
+    assert "an answer has no trace: MLflow store" in caplog.text
+    assert mlflow.get_tracking_uri() == before  # of the process that serves
+
+
+def test_a_store_that_cannot_be_traced_to_is_found_before_any_question(project: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrackingError, match="unable to open database file"):
+        table_of(project, tmp_path, "http://127.0.0.1:9/v1", trace_to=f"sqlite:///{tmp_path}")

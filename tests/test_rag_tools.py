@@ -101,7 +101,7 @@ def ask(
     **inputs: Any,
 ) -> tuple[dspy.Prediction, Freely]:
     lm = Freely(replies)
-    retrievers = {"hybrid": index.retriever(), "keyword": index.retriever("lexical"), "dense": index.retriever("dense")}
+    retrievers = {"hybrid": index.retriever(), "keyword": index.retriever("keyword"), "dense": index.retriever("dense")}
     with dspy.context(lm=lm, adapter=LeanJSONAdapter()):
         return AgenticRAG(retrievers, bounds, toolbox)(question=question, **inputs), lm
 
@@ -387,7 +387,7 @@ class Still:
 
 
 def test_thirty_two_threads_on_one_program_answer_as_one_does(index: Any, toolbox: Toolbox) -> None:
-    retrievers = {"hybrid": index.retriever(), "keyword": index.retriever("lexical"), "dense": index.retriever("dense")}
+    retrievers = {"hybrid": index.retriever(), "keyword": index.retriever("keyword"), "dense": index.retriever("dense")}
     program = AgenticRAG(retrievers, None, toolbox)
     questions = [
         *(TOTAL, "What does E-1024 mean?", "What does E-1025 mean?", "Whose ticket came in May 2024?", "hello"),

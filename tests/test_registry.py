@@ -160,7 +160,32 @@ def test_what_a_store_does_not_take_waits_beside_the_export_and_is_logged_later(
     assert client.get_model_version_by_alias("agentic-tiny", "champion").version == 1
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}', '{"entries": [3]}', '{"entries": 3}', "[" * 100_000])
+def run_with(**entry: object) -> str:
+    return json.dumps({"experiment": "e", "run_id": "r", "name": "n", "entries": [entry]})
+
+
+METRICS = {"metrics": {"a": 1.0}, "step": 0, "time": 1}
+EDITED = {
+    "unknown kind": run_with(kind="metric", values=METRICS),
+    "no kind": run_with(values=METRICS),
+    "kind that is a list": run_with(kind=[], values=METRICS),
+    "metrics without a time": run_with(kind="metrics", values={"metrics": {}, "step": 0}),
+    "a metric in words": run_with(kind="metrics", values=METRICS | {"metrics": {"a": "good"}}),
+    "a param that is a number": run_with(kind="params", values={"a": 1}),
+    "values that are a list": run_with(kind="text", values=[]),
+    "a trial without a score": run_with(kind="trial", values={"number": 1}),
+    "files without a path": run_with(kind="files", values={"folder": None}),
+    "files that are not there": run_with(kind="files", values={"folder": None}, path="0/gone.jsonl"),
+    "a version that nobody named": run_with(kind="version", values={"tags": {}, "champion": True}, path="."),
+    "a data set of many": run_with(kind="dataset", values={"name": "n", "digest": "d", "n": "many", "context": "c"}),
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", '{"a": 1}', '{"entries": [3]}', '{"entries": 3}', "[" * 100_000, *EDITED.values()],
+    ids=["", "[]", "{", "a", "3 in entries", "3 entries", "deep", *EDITED],
+)
 def test_what_is_no_run_that_waits_is_one_line_and_kept(
     store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
@@ -172,6 +197,37 @@ def test_what_is_no_run_that_waits_is_one_line_and_kept(
     assert line.startswith(f"error: {run}: not a run that waits to be logged (")
     assert line.endswith(f"; remove {run.parent}")
     assert run.read_text(encoding="utf-8") == text
+
+
+def test_the_reason_names_what_is_wrong_and_what_is_known(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waiting = tmp_path / "export.unlogged"
+    waiting.mkdir()
+    for name, reason in (
+        ("unknown kind", "kind 'metric', expected one of params, "),
+        ("a metric in words", "metrics.a: "),
+    ):
+        (waiting / "run.json").write_text(EDITED[name], encoding="utf-8")
+        assert main(["log", str(tmp_path / "export"), "--tracking-uri", store]) == 2
+        assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line", ["no JSON", "3", "{}", '{"id": "x", "seconds": "long"}', '{"seconds": 1, "prediction": 3}']
+)
+def test_records_that_wait_and_were_edited_are_one_line_and_kept(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    waiting = tmp_path / "export.unlogged"
+    waiting.mkdir()
+    (waiting / "records.jsonl").write_text(line + "\n", encoding="utf-8")
+    entry = run_with(kind="traces", values={"tags": {}}, path="records.jsonl")
+    (waiting / "run.json").write_text(entry, encoding="utf-8")
+    assert main(["log", str(tmp_path / "export"), "--tracking-uri", store]) == 2
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"error: {waiting / 'records.jsonl'}:1: no record of an evaluation (")
+    assert waiting.is_dir()
 
 
 def test_a_second_run_that_waits_does_not_replace_the_first(store: str, tmp_path: Path) -> None:

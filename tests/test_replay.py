@@ -59,7 +59,7 @@ Answer: 30
 
 Plan: 3 searches, then 1 more · stopped: sufficient
 Searches asked for by rule 2 of 4 · verdicts by rule 1 of 2
-4 LM calls, 1 from the cache · 960 tokens · 7.2 s · 0 outputs unreadable
+4 LM calls, 1 from the cache · 960 tokens · 7.2 s · 0 outputs unreadable, 0 cut off
 """
 
 

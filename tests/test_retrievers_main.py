@@ -54,13 +54,13 @@ def test_search_prints_hits_on_stdout_and_nothing_on_stderr(index: Path) -> None
 
 
 def test_json_lines_hold_the_whole_passage(index: Path) -> None:
-    done = run("search", "E-1024", "--index", index, "--json", "--mode", "lexical")
+    done = run("search", "E-1024", "--index", index, "--json", "--mode", "keyword")
     [hit] = map(json.loads, done.stdout.splitlines())
     assert (hit["rank"], hit["passage_id"], hit["text"]) == (1, "a b#0", "Supply voltage too low.")
 
 
 def test_no_hit_is_exit_code_one(index: Path) -> None:
-    done = run("search", "zzzz", "--index", index, "--mode", "lexical")
+    done = run("search", "zzzz", "--index", index, "--mode", "keyword")
     assert (done.returncode, done.stdout) == (1, "")
 
 
@@ -167,4 +167,4 @@ def test_recall_of_folders_is_one_table(tmp_path: Path, capsys) -> None:
     (folder / "cases.jsonl").write_text("\n".join(map(json.dumps, cases)), encoding="utf-8")
     assert main(["bench", "recall", str(folder), "--work", str(tmp_path / "w"), "-k", "1", "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
-    assert (row["name"], row["n_cases"], row["lexical"], row["hybrid"]) == ("tiny", 2, 1.0, 1.0)
+    assert (row["name"], row["n_cases"], row["keyword"], row["hybrid"]) == ("tiny", 2, 1.0, 1.0)

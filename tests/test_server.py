@@ -79,7 +79,7 @@ def test_an_index_on_a_server_answers_as_one_in_a_folder(server: str, tmp_path: 
         remote = open_index(address, HashEmbedder())
         assert remote.manifest.corpus_version == local.manifest.corpus_version
         for query in ("voltage", "打开盖子", "gears and belts"):
-            for mode in ("lexical", "dense", "hybrid"):
+            for mode in ("keyword", "dense", "hybrid"):
                 ours = [(h.passage, round(h.score, 4)) for h in remote.search(query, k=5, mode=mode)]
                 assert ours == [(h.passage, round(h.score, 4)) for h in local.search(query, k=5, mode=mode)]
         assert remote.passages_of("c") == local.passages_of("c")

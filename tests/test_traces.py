@@ -103,6 +103,18 @@ def test_what_a_retriever_found_can_be_read(store: str, experiment: str, tmp_pat
     assert [one["metadata"]["doc_uri"] for one in found] == ["e1024#0", "cable#0"]
 
 
+def test_how_relevant_passages_were_and_which_the_judge_did_not_read_is_told(
+    store: str, experiment: str, tmp_path: Path
+) -> None:
+    one = record()
+    one["prediction"]["hops"][0] |= {"relevance": [0.75, 0.1], "left_out": ["cable#0"]}
+    log(store, experiment, tmp_path, one)
+    [trace] = logged(store, experiment)
+    searched, judged, *_ = [span for span in trace.data.spans if span.name in ("hybrid search", "judge")]
+    assert [hit["metadata"]["relevance"] for hit in searched.outputs] == [0.75, 0.1]
+    assert judged.inputs == {"passages": ["e1024#0"], "left_out": ["cable#0"]}
+
+
 def test_traces_are_found_by_case_outcome_and_stop_reason(store: str, experiment: str, tmp_path: Path) -> None:
     broken = record("dev-1", outcome="errored", error="LMError: gone", prediction=None, scores={})
     log(store, experiment, tmp_path, record(), broken)

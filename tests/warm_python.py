@@ -58,7 +58,7 @@ class WarmPython:
 
     def __exit__(self, *exc: object) -> None:
         self._parent.stdin.close()
-        self._parent.wait(timeout=10)
+        self._parent.wait(timeout=60)
         self._parent.stdout.close()
 
     def start(self, *command: object, cwd: Path, env: dict[str, str] | None = None) -> "Command":

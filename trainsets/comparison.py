@@ -41,6 +41,7 @@ class Comparison:
     """A program held against a baseline. `interval` is of the mean of program − baseline; None if `n` is 0.
 
     `n` counts cases scored in both. `n_left_out` counts those that errored in one of them or stand in one only.
+    Of the `n_answered` cases in which both said something, both said and cited the same in `n_same_answers`.
     """
 
     name: str
@@ -51,6 +52,8 @@ class Comparison:
     mcnemar: McNemar
     transitions: tuple[Transition, ...]
     slices: tuple[SliceDifference, ...]
+    n_answered: int = 0
+    n_same_answers: int = 0
 
     @property
     def is_regression(self) -> bool:
@@ -87,6 +90,7 @@ def compare_programs(name: str, ours: Sequence[Scored], baseline: str, theirs: S
     """
     pairs = _pair(ours, baseline, theirs)
     both = [(old, new) for old, new in pairs if old.score is not None and new.score is not None]
+    answered = [(old, new) for old, new in pairs if old.said and new.said]
     ids = {one.id for one in (*ours, *theirs)}
     return Comparison(
         name=name,
@@ -97,6 +101,8 @@ def compare_programs(name: str, ours: Sequence[Scored], baseline: str, theirs: S
         mcnemar=mcnemar([old.outcome == "right" for old, _ in both], [new.outcome == "right" for _, new in both]),
         transitions=_transitions(pairs),
         slices=tuple(_slices(both)),
+        n_answered=len(answered),
+        n_same_answers=sum(old.said == new.said for old, new in answered),
     )
 
 
@@ -127,7 +133,7 @@ def describe_interval(comparison: Comparison) -> str:
 
 
 def describe_comparison(comparison: Comparison) -> list[str]:
-    """Say all of a comparison but its slices, in lines: the interval, McNemar's test, the cases that moved."""
+    """Say all of a comparison but its slices: the interval, McNemar's test, the cases that moved, the same answers."""
     test = comparison.mcnemar
     lines = [
         describe_interval(comparison),
@@ -136,6 +142,8 @@ def describe_comparison(comparison: Comparison) -> list[str]:
     ]
     for move in comparison.moves:
         lines.append(f"  {move.n} {'case' if move.n == 1 else 'cases'} moved from {move.before} to {move.after}")
+    if n := comparison.n_answered:
+        lines.append(f"  the same answer, citing the same passages, in {comparison.n_same_answers} of {n} cases")
     return lines
 
 

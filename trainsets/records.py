@@ -28,7 +28,8 @@ program are in `<name>.repeat-2.jsonl` and so on. A record:
   the file), `n` (cases scored in both), `n_left_out` (errored in either, or in one of the two only), `interval` (mean
   of program − baseline; null if `n` is 0), `mcnemar` (`only_first`: right in the baseline only, `only_second`: right
   in the program only, `p_value`), `transitions` (`before`, `after`, `n`, `ids`, with those that stayed; most frequent
-  first), and `slices` (`by`, `value`, `n`, `baseline`, `program`, `difference`, `interval`).
+  first), `slices` (`by`, `value`, `n`, `baseline`, `program`, `difference`, `interval`), `n_answered` (cases in which
+  both said something) and `n_same_answers` (in which both said the same, citing the same passages).
 """
 
 import codecs
@@ -44,6 +45,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeFloat, ValidationError
 
 from trainsets.cases import Case
 from trainsets.outcomes import OutcomeName
+from trainsets.prediction import PredictionLike
 from trainsets.results import MAIN, CaseResult
 
 FORMAT = 1
@@ -58,8 +60,17 @@ class RecordError(ValueError):
     """A file of records that can't be used; one line with file, line and what was expected."""
 
 
+class _Said(BaseModel):
+    """What a comparison reads of a prediction."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    answer: str
+    citations: list[str]
+
+
 class _Measured(BaseModel):
-    """What a comparison reads of a record."""
+    """What a record says of its case and how it was scored."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -69,6 +80,12 @@ class _Measured(BaseModel):
     lang: str
     outcome: OutcomeName
     scores: dict[str, float | None]
+
+
+class _Compared(_Measured):
+    """What a comparison reads of a record, what was said among it."""
+
+    prediction: _Said | None = None
 
 
 class _Remeasured(_Measured):
@@ -83,7 +100,10 @@ class _Remeasured(_Measured):
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What a comparison reads of a result, whether it was made now or read from a file."""
+    """What a comparison reads of a result, whether it was made now or read from a file.
+
+    `said` is the answer with its citations; None where nothing was said.
+    """
 
     id: str
     question: str
@@ -91,6 +111,7 @@ class Scored:
     lang: str
     outcome: OutcomeName
     score: float | None
+    said: tuple[str, tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +232,23 @@ def read_baseline(path: Path) -> list[Scored]:
 def scored_of(results: Iterable[CaseResult]) -> list[Scored]:
     """Take from results what a comparison reads."""
     return [
-        Scored(one.case.id, one.case.question, one.case.kind, one.case.lang, one.outcome, one.score) for one in results
+        Scored(
+            one.case.id,
+            one.case.question,
+            one.case.kind,
+            one.case.lang,
+            one.outcome,
+            one.score,
+            _said(one.prediction),
+        )
+        for one in results
     ]
+
+
+def _said(prediction: PredictionLike | _Said | None) -> tuple[str, tuple[str, ...]] | None:
+    if prediction is None or not prediction.answer:
+        return None
+    return prediction.answer, tuple(prediction.citations)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -237,10 +273,10 @@ def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
 
 def _to_scored(path: Path, number: int, record: Mapping[str, Any]) -> Scored:
     try:
-        one = _Measured.model_validate(record)
+        one = _Compared.model_validate(record)
     except ValidationError as error:
         raise RecordError(f"{path}:{number}: not a record of an evaluation ({_explain(error)})") from None
-    return Scored(one.id, one.question, one.kind, one.lang, one.outcome, one.scores.get(MAIN))
+    return Scored(one.id, one.question, one.kind, one.lang, one.outcome, one.scores.get(MAIN), _said(one.prediction))
 
 
 def _explain(error: ValidationError) -> str:

@@ -49,7 +49,7 @@ class Summary:
     """The row of a table. Means are over the cases that did not error; `n_errors` counts those that did.
 
     `seconds_p50` and `seconds_p95` are over the cases without a cached LM answer, and None where there is none.
-    `n_ungraded` counts the cases that a grader could not grade.
+    `n_ungraded` counts the cases that a grader could not grade, `truncations` LM outputs cut off at the token limit.
     """
 
     n: int
@@ -65,6 +65,7 @@ class Summary:
     seconds_p95: float | None
     outcomes: Mapping[str, int] = field(default_factory=dict)
     n_ungraded: int = 0
+    truncations: int = 0
 
 
 def summarise(results: Sequence[CaseResult]) -> Summary:
@@ -90,6 +91,7 @@ def summarise(results: Sequence[CaseResult]) -> Summary:
         seconds_p95=percentile(seconds, 95) if seconds else None,
         outcomes=outcomes,
         n_ungraded=sum(result.grading_error is not None for result in results),
+        truncations=sum(usage.truncations for usage in usages),
     )
 
 

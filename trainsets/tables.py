@@ -75,6 +75,15 @@ def quality_table(summaries: Mapping[str, Summary]) -> Table:
     return ("program", *metrics, "judge", "rounds", "USD"), rows
 
 
+def describe_cut_off(summaries: Mapping[str, Summary]) -> list[str]:
+    """Say of each program whose LM was cut off at its token limit how often; those are unparsed, most of them."""
+    return [
+        f"{name}: the LM was cut off at its token limit {one.truncations} times"
+        for name, one in summaries.items()
+        if one.truncations
+    ]
+
+
 def retrieval_table(summaries: Mapping[str, Summary]) -> Table:
     """Lay out how programs rank that only search."""
     rows = [

@@ -8,12 +8,76 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
 _SUFFIX = ".unlogged"
 _RUN = "run.json"
 
 
 class PendingError(ValueError):
     """A folder that holds no run to log."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Metrics(_Part):
+    metrics: dict[str, float]
+    step: int
+    time: int
+
+
+class _Text(_Part):
+    text: str
+    path: str
+
+
+class _Files(_Part):
+    folder: str | None
+
+
+class _Dataset(_Part):
+    name: str
+    digest: str
+    n: int
+    context: str
+
+
+class _Trial(_Part):
+    number: int
+    score: float
+    n_cases: int
+    is_full: bool
+    seconds: float
+    n_demos: dict[str, int]
+    prompts: dict[str, str]
+    time: int
+
+
+class _Traces(_Part):
+    tags: dict[str, str]
+
+
+class _Version(_Part):
+    name: str
+    tags: dict[str, Any]
+    champion: bool
+
+
+# What an entry of each kind has to say; a run that waits is read from a file that anybody may have edited.
+_VALUES: dict[str, Any] = {
+    "params": dict[str, str],
+    "tags": dict[str, str],
+    "metrics": _Metrics,
+    "text": _Text,
+    "files": _Files,
+    "dataset": _Dataset,
+    "trial": _Trial,
+    "traces": _Traces,
+    "version": _Version,
+}
+_WITH_FILE = frozenset({"files", "traces", "version"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +155,23 @@ def read_pending(folder: Path) -> Pending:
     path = folder / _RUN
     try:
         run = json.loads(path.read_text(encoding="utf-8"))
-        entries = tuple(
-            Entry(one["kind"], dict(one["values"]), folder / one["path"] if "path" in one else None)
-            for one in run["entries"]
-        )
+        entries = tuple(_read_entry(one, folder) for one in run["entries"])
         return Pending(str(run["experiment"]), str(run["run_id"]), str(run["name"]), entries, folder)
-    except (KeyError, RecursionError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise PendingError(f"{path}: not a run that waits to be logged ({reason}); remove {folder}") from None
+
+
+def _read_entry(one: Any, folder: Path) -> Entry:
+    kind = one["kind"]
+    if kind not in _VALUES:
+        raise ValueError(f"kind {kind!r}, expected one of {', '.join(_VALUES)}")
+    if kind in _WITH_FILE and not (folder / one["path"]).exists():
+        raise ValueError(f"{one['path']} is not there")
+    try:
+        adapter = TypeAdapter(_VALUES[kind])
+        values = adapter.dump_python(adapter.validate_python(one["values"], strict=True))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ValueError(f"{kind}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    return Entry(kind, values, folder / one["path"] if kind in _WITH_FILE else None)

@@ -1,7 +1,8 @@
 """An export as an MLflow model: a table of questions in, a table of answers out. Loaded by MLflow, never pickled."""
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from programs.export import Manifest
 
 # What a served model has to be told and a version can't know. Every key must stand here: MLflow drops unknown ones.
 CONFIG: dict[str, Any] = {
@@ -18,8 +21,14 @@ CONFIG: dict[str, Any] = {
     "decision_lm": "",
     "api_base": "",
     "threads": 1,
+    "trace_to": "",  # an MLflow store that every answer is logged to as a trace
 }
-_FROM_ENVIRONMENT = {"index": "COMPILED_RAG_INDEX", "lm": "COMPILED_RAG_LM", "api_base": "COMPILED_RAG_API_BASE"}
+_FROM_ENVIRONMENT = {
+    "index": "COMPILED_RAG_INDEX",
+    "lm": "COMPILED_RAG_LM",
+    "api_base": "COMPILED_RAG_API_BASE",
+    "trace_to": "COMPILED_RAG_TRACE_TO",
+}
 
 
 def _load_pyfunc(path: str, model_config: Mapping[str, Any] | None = None) -> "AnswerTable":
@@ -49,20 +58,22 @@ class AnswerTable:
             IndexNotFound: No index at `settings["index"]`.
             ProgramStateError: The export does not fit this code or that index.
             LMSpecError: `settings["lm"]` or `settings["api_base"]` can't be understood.
+            TrackingError: The store `settings["trace_to"]` can't be used.
         """
         from programs.export import load_export, read_manifest
         from programs.lms import make_roles
         from programs.load import open_tools
 
-        tools = open_tools(Path(settings["index"]))
+        tools, manifest = open_tools(Path(settings["index"])), read_manifest(export)
         self._program = load_export(export, tools.retrievers, tools.facts, tools.toolbox)
         self._roles = make_roles(
-            settings["lm"] or read_manifest(export).lm,
+            settings["lm"] or manifest.lm,
             answer_lm=settings["answer_lm"] or None,
             decision_lm=settings["decision_lm"] or None,
             api_base=settings["api_base"] or None,
         )
         self._n_threads = int(settings["threads"])
+        self._trace = _make_tracer(settings["trace_to"], manifest, self._roles.label)
 
     def predict(self, model_input: "pd.DataFrame", params: Mapping[str, Any] | None = None) -> "pd.DataFrame":
         """Answer every row of `question` (and `history`, if there is one), in the order of the rows.
@@ -97,6 +108,7 @@ class AnswerTable:
             prediction = self._program(question=question, history=[dict(turn) for turn in _turns(history)])
         except Exception as error:  # noqa: BLE001 - what one row raises is that row's outcome, and said in it
             return _EMPTY | {"error": f"{type(error).__name__}: {error}"}
+        self._trace(prediction)
         return {
             "answer": prediction.answer,
             "citations": list(prediction.citations),
@@ -106,6 +118,27 @@ class AnswerTable:
             "seconds": float(prediction.usage.seconds),
             "error": prediction.error,
         }
+
+
+def _make_tracer(store: str, manifest: "Manifest", lm: str) -> Callable[[Any], None]:
+    """Return what logs an answer as a trace, tagged as the version is; without a store it does nothing."""
+    if not store:
+        return lambda prediction: None
+    from programs.record import to_json
+    from programs.tracking.stores import TrackingError
+    from programs.tracking.traces import log_answer, open_served
+
+    experiment_id = open_served(store, manifest.program)
+    tags = {"program": str(manifest.built_by.get("model") or manifest.program), "lm": lm}
+    tags |= {"state_sha256": manifest.state_sha256}
+
+    def trace(prediction: Any) -> None:
+        try:
+            log_answer(store, experiment_id, to_json(prediction), tags)
+        except TrackingError as error:  # an answer matters more than its trace
+            logging.getLogger(__name__).warning("an answer has no trace: %s", error)
+
+    return trace
 
 
 def _turns(history: Any) -> list[Any]:

@@ -33,7 +33,7 @@ _PARAM_CHARS = 250
 _DIGITS = 4  # of a score; 0.7142857142857143 reads badly in a table
 _SLICES = ("kind", "lang")
 _SLICE_SCORES = ("combined", "answer_score", "all_evidence_recall_at_5")
-_TOTALS = ("n", "n_errors", "lm_calls", "tokens", "cost_usd", "parse_failures", "n_cached_calls")
+_TOTALS = ("n", "n_errors", "lm_calls", "tokens", "cost_usd", "parse_failures", "truncations", "n_cached_calls")
 
 
 class TrackedRun:

@@ -18,6 +18,7 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # MLflow's seven 
 
 import mlflow
 from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
 from requests import RequestException
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -34,28 +35,40 @@ class TrackingError(RuntimeError):
 
 def open_store(tracking_uri: str) -> None:
     """Make this the store that MLflow works on, without its chatter."""
+    _silence()
+    mlflow.set_tracking_uri(tracking_uri)
+
+
+def _silence() -> None:
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it logs what it raises, with a traceback
-    mlflow.set_tracking_uri(tracking_uri)
 
 
 def make_experiment(tracking_uri: str, experiment: str) -> str:
     """Open a store and an experiment in it, which is made if it is new; returns its id."""
     open_store(tracking_uri)
-    if tracking_uri.startswith(_SQLITE):
-        _make_beside(Path(tracking_uri.removeprefix(_SQLITE)), experiment)
+    find_experiment(tracking_uri, experiment)
     return str(mlflow.set_experiment(experiment).experiment_id)
 
 
-def _make_beside(database: Path, experiment: str) -> None:
+def find_experiment(tracking_uri: str, experiment: str) -> str:
+    """Return the id of an experiment, made if it is new; the store that MLflow works on stays as it is."""
+    _silence()
+    folder = None
+    if tracking_uri.startswith(_SQLITE):
+        folder = _folder_beside(Path(tracking_uri.removeprefix(_SQLITE)), experiment)
+    client = MlflowClient(tracking_uri)
+    known = client.get_experiment_by_name(experiment)
+    return str(known.experiment_id if known else client.create_experiment(experiment, artifact_location=folder))
+
+
+def _folder_beside(database: Path, experiment: str) -> str:
     # Beside its database an experiment finds its artifacts from wherever the UI is started.
     database.parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(database)) as connection:  # MLflow would try for minutes to open what can't be opened
         connection.execute("PRAGMA schema_version")
-    if mlflow.get_experiment_by_name(experiment) is None:
-        folder = (database.parent / "mlartifacts" / experiment).resolve()
-        mlflow.create_experiment(experiment, artifact_location=folder.as_uri())
+    return (database.parent / "mlartifacts" / experiment).resolve().as_uri()
 
 
 @contextmanager

@@ -1,7 +1,9 @@
-"""MLflow traces made from the records of an evaluation: a span a hop, tool and predictor, the scores attached."""
+"""MLflow traces made from records: a span a hop, tool and predictor; the scores of an evaluated case attached."""
 
 import hashlib
 import json
+import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -28,6 +30,9 @@ from mlflow.tracing.constant import (
     TraceTagKey,
 )
 
+from programs.tracking.journal import PendingError
+from programs.tracking.stores import find_experiment, one_error
+
 _BATCH = 25  # traces whose spans are sent at once; no more of them are in memory
 _PREVIEW_CHARS = 1000
 _CODE = AssessmentSource(AssessmentSourceType.CODE, "trainsets.metrics")
@@ -48,6 +53,9 @@ def log_traces(tracking_uri: str, experiment_id: str, run_id: str, records: Path
         run_id: The run that they belong to.
         records: One record a line, as an evaluation writes them.
         tags: Further tags of every trace: program, version.
+
+    Raises:
+        PendingError: A line is no record of an evaluation.
     """
     client, n_logged = TracingClient(tracking_uri), 0
     end_ns = records.stat().st_mtime_ns
@@ -55,20 +63,66 @@ def log_traces(tracking_uri: str, experiment_id: str, run_id: str, records: Path
     lines = _read(records)
     while batch := list(islice(lines, _BATCH)):
         spans: list[Span] = []
-        for record in batch:
-            info = _describe_trace(record, experiment_id, run_id, clock, tags)
+        for number, record in enumerate(batch, start=n_logged + 1):
+            try:
+                info = _describe_trace(record, experiment_id, run_id, clock, tags)
+                spans += _Timeline(info.trace_id, clock).spans_of(record)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise _no_record(records, number, error) from None
             client.start_trace(info)
-            spans += _Timeline(info.trace_id, clock).spans_of(record)
             clock += _duration_ns(record)
         client.log_spans(experiment_id, spans)
         n_logged += len(batch)
     return n_logged
 
 
+def open_served(tracking_uri: str, program: str) -> str:
+    """Open the experiment of the answers that programs of this name give, made if it is new; returns its id.
+
+    Raises:
+        TrackingError: The store can't be used.
+    """
+    with one_error(tracking_uri):
+        return find_experiment(tracking_uri, f"{program}-served")
+
+
+def log_answer(tracking_uri: str, experiment_id: str, prediction: Mapping[str, Any], tags: Mapping[str, str]) -> str:
+    """Log an answer that was given just now as a trace of its own; returns the id of the trace.
+
+    Args:
+        tracking_uri: The store.
+        experiment_id: Where the trace goes, see `open_served`.
+        prediction: A run as plain data, see `programs.record.to_json`.
+        tags: Further tags: program, LM.
+
+    Raises:
+        TrackingError: The store did not take it.
+    """
+    record = {name: prediction.get(name) for name in ("question", "error")}
+    record |= {"prediction": prediction, "seconds": prediction["usage"]["seconds"]}
+    trace_id, start_ns = f"tr-{uuid.uuid4().hex}", time.time_ns() - _duration_ns(record)
+    abstained = str(prediction["abstained"]).lower()
+    told = {TraceTagKey.TRACE_NAME: "answer", "stop_reason": _stop_reason(record), "abstained": abstained, **tags}
+    with one_error(tracking_uri):
+        client = TracingClient(tracking_uri)
+        client.start_trace(_trace_info(record, trace_id, experiment_id, start_ns, told))
+        client.log_spans(experiment_id, _Timeline(trace_id, start_ns).spans_of(record))
+    return trace_id
+
+
 def _read(records: Path) -> Iterator[dict[str, Any]]:
     with records.open(encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line)
+        for number, line in enumerate(lines, start=1):
+            try:
+                record = json.loads(line)
+                _duration_ns(record)
+            except (AttributeError, TypeError, ValueError) as error:
+                raise _no_record(records, number, error) from None
+            yield record
+
+
+def _no_record(records: Path, number: int, error: Exception) -> PendingError:
+    return PendingError(f"{records}:{number}: no record of an evaluation ({type(error).__name__}: {error})")
 
 
 def _duration_ns(record: Mapping[str, Any]) -> int:
@@ -78,9 +132,31 @@ def _duration_ns(record: Mapping[str, Any]) -> int:
 def _describe_trace(
     record: Mapping[str, Any], experiment_id: str, run_id: str, start_ns: int, tags: Mapping[str, str]
 ) -> TraceInfo:
-    prediction = record["prediction"] or {}
     trace_id = "tr-" + _digest(run_id, *tags.values(), record["id"])
-    usage = prediction.get("usage") or {}
+    told = {
+        TraceTagKey.TRACE_NAME: record["id"],
+        "case_id": record["id"],
+        "outcome": record["outcome"],
+        "stop_reason": _stop_reason(record),
+        "kind": record.get("kind") or "",
+        "lang": record.get("lang") or "",
+        **tags,
+    }
+    info = _trace_info(record, trace_id, experiment_id, start_ns, told)
+    info.client_request_id = record["id"]
+    info.trace_metadata[TraceMetadataKey.SOURCE_RUN] = run_id
+    info.assessments = _assess(record, run_id, trace_id)
+    return info
+
+
+def _stop_reason(record: Mapping[str, Any]) -> str:
+    return (record["prediction"] or {}).get("stop_reason") or "error"
+
+
+def _trace_info(
+    record: Mapping[str, Any], trace_id: str, experiment_id: str, start_ns: int, tags: Mapping[str, str]
+) -> TraceInfo:
+    prediction = record["prediction"] or {}
     return TraceInfo(
         trace_id=trace_id,
         trace_location=TraceLocation.from_experiment_id(experiment_id),
@@ -89,21 +165,8 @@ def _describe_trace(
         state=TraceState.ERROR if record["error"] else TraceState.OK,
         request_preview=record["question"][:_PREVIEW_CHARS],
         response_preview=(record["error"] or prediction.get("answer") or "")[:_PREVIEW_CHARS],
-        client_request_id=record["id"],
-        trace_metadata={
-            TraceMetadataKey.SOURCE_RUN: run_id,
-            TraceMetadataKey.TOKEN_USAGE: json.dumps(_tokens(usage)),
-        },
-        tags={
-            TraceTagKey.TRACE_NAME: record["id"],
-            "case_id": record["id"],
-            "outcome": record["outcome"],
-            "stop_reason": prediction.get("stop_reason") or "error",
-            "kind": record.get("kind") or "",
-            "lang": record.get("lang") or "",
-            **tags,
-        },
-        assessments=_assess(record, run_id, trace_id),
+        trace_metadata={TraceMetadataKey.TOKEN_USAGE: json.dumps(_tokens(prediction.get("usage") or {}))},
+        tags=dict(tags),
     )
 
 
@@ -216,7 +279,8 @@ def _steps(prediction: Mapping[str, Any]) -> Iterator[_Step]:
             said = {name: hop[name] for name in ("verdict", "judged_by", "missing", "quotes") if hop[name]}
             is_lm = hop["judged_by"] == "lm" or (overruled and bool(hop["judged"]))
             kind, seconds = (SpanType.LLM, None) if is_lm else (SpanType.EVALUATOR, 0.0)
-            yield _Step("judge", kind, {"passages": hop["judged"]}, said, seconds, number)
+            left_out = {"left_out": hop["left_out"]} if hop.get("left_out") else {}
+            yield _Step("judge", kind, {"passages": hop["judged"]} | left_out, said, seconds, number)
     check = prediction.get("check")
     if shown and (check or not prediction["abstained"]):
         given = None if prediction["abstained"] else {name: prediction[name] for name in ("answer", "citations")}
@@ -237,12 +301,14 @@ def _rules_had_an_lm(prediction: Mapping[str, Any]) -> bool:
 
 
 def _search(hop: Mapping[str, Any], shown: Mapping[str, Mapping[str, Any]], number: int) -> _Step:
+    ratings = dict(enumerate(hop.get("relevance") or []))
     documents = [
         {
             "page_content": shown.get(hit["passage_id"], {}).get("text", "(not shown to an LM)"),
-            "metadata": {"doc_uri": hit["passage_id"], "score": hit["score"], "rank": hit["rank"]},
+            "metadata": {"doc_uri": hit["passage_id"], "score": hit["score"], "rank": hit["rank"]}
+            | ({"relevance": ratings[place]} if place in ratings else {}),
         }
-        for hit in hop["hits"]
+        for place, hit in enumerate(hop["hits"])
     ]
     inputs = {"query": hop["query"], "tool": hop["tool"], "filters": hop["filters"], "decided_by": hop["decided_by"]}
     name = f"{hop['tool']} search"
@@ -252,7 +318,7 @@ def _search(hop: Mapping[str, Any], shown: Mapping[str, Mapping[str, Any]], numb
 def _outcome(record: Mapping[str, Any]) -> dict[str, Any]:
     prediction = record["prediction"] or {}
     said = {name: prediction.get(name) for name in ("answer", "citations", "abstained", "stop_reason")}
-    told = {**said, "outcome": record["outcome"], "detail": record.get("detail"), "error": record["error"]}
+    told = {**said, **{name: record.get(name) for name in ("outcome", "detail", "error")}}
     return {name: value for name, value in told.items() if value not in (None, "", [])}
 
 

@@ -78,7 +78,7 @@ class Version:
     def prompts(self) -> dict[str, int]:
         """The version of every predictor's prompt in the prompt registry."""
         pairs = (pair.rpartition("=") for pair in self.tags.get(_PROMPTS, "").split())
-        return {predictor: int(number) for predictor, _, number in pairs}
+        return {predictor: int(number) for predictor, _, number in pairs if number.isdecimal()}
 
 
 def registry_name(text: str) -> str:
@@ -197,9 +197,19 @@ class _Flavor:
     """
 
     @staticmethod
-    def save_model(validate_serving_input: bool, mlflow_model: Model, **kwargs: Any) -> None:
+    def save_model(path: str, validate_serving_input: bool, mlflow_model: Model, **kwargs: Any) -> None:
         mlflow_model.artifact_path = "program"  # not the absolute place of the artifacts
-        mlflow.pyfunc.save_model(model_config=dict(CONFIG), mlflow_model=mlflow_model, **kwargs)
+        mlflow.pyfunc.save_model(path, model_config=dict(CONFIG), mlflow_model=mlflow_model, **kwargs)
+        _keep_out_bytecode(Path(path))
+
+
+def _keep_out_bytecode(code: Path) -> None:
+    """Put a file where Python would make a folder for the bytecode of the code in a version.
+
+    A version in a local store is run where it lies, and its bytecode would hold the absolute path of that place.
+    """
+    for folder in {source.parent for source in code.rglob("*.py")}:
+        (folder / "__pycache__").write_text("No bytecode is kept here: it would hold the path of this folder.\n")
 
 
 def requirements(lm: str) -> list[str]:
@@ -344,7 +354,8 @@ def roll_back(tracking_uri: str, name: str | None = None) -> Version:
 
 
 def _past(client: MlflowClient, name: str) -> list[int]:
-    return [int(number) for number in client.get_registered_model(name).tags.get(_PAST, "").split()]
+    told = client.get_registered_model(name).tags.get(_PAST, "").split()
+    return [int(number) for number in told if number.isdecimal()]  # a tag can be edited in the UI
 
 
 @contextmanager
