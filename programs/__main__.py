@@ -18,6 +18,7 @@ from programs.cli import (
     printable,
     roles_from,
     run_guarded,
+    show_table,
 )
 from programs.registry import add_commands
 
@@ -52,6 +53,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     replay.add_argument("record", type=Path, metavar="RECORD", help="JSON of ask --json, or JSONL of evaluate.py")
     replay.add_argument("--case", metavar="ID", help="case of a file with several")
     replay.set_defaults(run=run_replay)
+    routes = commands.add_parser(
+        "routes", help="count which questions need the planner", description="Count routes by kind of case; no LM."
+    )
+    routes.add_argument("--cases", metavar="PATH", help="case file, folder of splits, or hub id (the sample set)")
+    routes.add_argument("--split", help="train, dev or test of a folder or hub set (dev for the sample set)")
+    routes.add_argument("--today", metavar="DATE", help="day from which `last month` is counted, as 2026-01-31 (today)")
+    routes.set_defaults(run=run_routes)
+    add_index_flag(routes)
+    add_tool_flags(routes)
     add_commands(commands)
     return parser.parse_args(argv)
 
@@ -130,6 +140,20 @@ def run_replay(args: argparse.Namespace) -> int:
 
     record = choose_record(read_records(args.record), args.case, args.record)
     sys.stdout.write("".join(f"{printable(line)}\n" for line in tell(record)))
+    return 0
+
+
+def run_routes(args: argparse.Namespace) -> int:
+    """Count the routes of cases."""
+    from programs.routes import COLUMNS, count_routes, route_rows
+    from programs.tools import make_toolbox
+    from retrievers import open_index
+    from trainsets.cases import load_cases, load_sample
+
+    today = _read_day(args.today)
+    cases = load_cases(args.cases, args.split) if args.cases else load_sample(args.split or "dev")
+    toolbox = make_toolbox(open_index(args.index), args.database, args.tools)
+    show_table("Cases by route", COLUMNS, route_rows(count_routes(cases, toolbox, today)))
     return 0
 
 

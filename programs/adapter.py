@@ -105,4 +105,5 @@ def _field_line(name: str, info: Any) -> str:
     extra = info.json_schema_extra or {}
     description = extra.get("desc", "")
     described = "" if description.startswith("${") or not description else f": {description}"
-    return f'"{name}" ({get_annotation_name(info.annotation)}){described}'
+    kind = getattr(info.annotation, "prompt_name", None) or get_annotation_name(info.annotation)
+    return f'"{name}" ({kind}){described}'

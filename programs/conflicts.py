@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 from programs import rules
+from programs.quotes import quotes_of
 from retrievers.records import Hit
 from trainsets.normalize import facts
 
@@ -27,6 +28,16 @@ _PAST = re.compile(
     r"(以前|之前|原来|原先|当时|旧|上一版|过去|曾)",
     re.IGNORECASE,
 )
+_REPLACES = re.compile(
+    r"\b(replaces|supersedes|takes the place of|in place of|corrects)\b|(?<![不未非])(取代|代替|替代|替换|废止|更正)",
+    re.IGNORECASE,
+)
+_SENTENCE = re.compile(r"[^.!?。！？；\n]+(?:[.!?](?!\s)[^.!?。！？；\n]*)*")
+_VALUE = re.compile(
+    r"[A-Za-z€$¥-]*\d[A-Za-z0-9.,:/%-]*(?<![.,:])(?:\s?(?:[A-Za-z°℃%]{1,12}|[\u4e00-\u9fff]{1,2})(?![A-Za-z]))?"
+)
+_POINT_CHARS = 40
+_MAX_POINTS = 4
 _EDITION = re.compile(r"[(（][^)）]*[)）]|\b(19|20)\d\d\b|\brev\.?\s*\w+\b|\bv\d+\b|第\s*\d+\s*版", re.IGNORECASE)
 
 
@@ -49,16 +60,51 @@ def disagree(quotes: Sequence[str], held: Sequence[Hit]) -> bool:
 
     Where the words hold no number, date or id, they are taken to differ.
     """
-    quoted = [[quote for quote in quotes if _holds(hit, quote)] for hit in held]
-    claims = [frozenset().union(*map(facts, words)) for words in quoted if words]
+    claims = [_claim(words) for hit in held if (words := quotes_of(hit, quotes))]
     return len(claims) > 1 and (len(set(claims)) > 1 or not claims[0])
 
 
-def settle(held: Sequence[Hit]) -> tuple[tuple[Hit, ...], bool]:
-    """Put the newest of sources that disagree first, and tell whether their dates leave it open which one holds."""
-    dates = [str(hit.passage.metadata.get("date") or "") for hit in held]
-    newest_first = sorted(held, key=lambda hit: str(hit.passage.metadata.get("date") or ""), reverse=True)
-    return tuple(newest_first), "" in dates or dates.count(max(dates, default="")) > 1
+def settle(held: Sequence[Hit], quotes: Sequence[str]) -> tuple[tuple[Hit, ...], bool]:
+    """Put the source that holds first, and tell whether it stays open which one does.
+
+    A source holds over one that it says it replaces, and over an older one. What is quoted from others decides nothing:
+    two sources may have copied one error.
+    """
+    ranked = sorted(held, key=lambda hit: (sum(_holds_over(hit, one) for one in held), _date(hit)), reverse=True)
+    claimed = _claim(quotes_of(ranked[0], quotes)) if ranked else frozenset()
+    rivals = [hit for hit in ranked[1:] if not claimed or _claim(quotes_of(hit, quotes)) != claimed]
+    return tuple(ranked), not all(_holds_over(ranked[0], hit) for hit in rivals)
+
+
+def find_points(quotes: Sequence[str], held: Sequence[Hit]) -> tuple[str, ...]:
+    """Name what sources disagree on: the values, as they are written, that not all of them state; else their words."""
+    spoken = [words for hit in held if (words := quotes_of(hit, quotes))]
+    claims = [_claim(words) for words in spoken]
+    shared = frozenset.intersection(*claims) if claims else frozenset()
+    values = [value for words in spoken for quote in words for value in _VALUE.findall(quote) if facts(value) - shared]
+    points = values or [words[0][:_POINT_CHARS].strip() for words in spoken]
+    return tuple(dict.fromkeys(points))[:_MAX_POINTS]
+
+
+def _claim(words: Sequence[str]) -> frozenset[str]:
+    return frozenset().union(*map(facts, words))
+
+
+def _date(hit: Hit) -> str:
+    return str(hit.passage.metadata.get("date") or "")
+
+
+def _holds_over(one: Hit, other: Hit) -> bool:
+    replaces, is_replaced = _replaces(one, other), _replaces(other, one)
+    return replaces if replaces != is_replaced else bool(_date(other)) and _date(one) > _date(other)
+
+
+def _replaces(one: Hit, other: Hit) -> bool:
+    """Tell whether a passage says that its document replaces another: an issue of the same, or one named by title."""
+    said = [part for part in _SENTENCE.findall(one.passage.text) if _REPLACES.search(part)]
+    is_issue = one.passage.doc_id != other.passage.doc_id and _work(one) == _work(other) and _work(one)[1] != ""
+    title = rules.bare(other.passage.title)
+    return any(is_issue or (bool(title) and title in rules.bare(part)) for part in said)
 
 
 def _successors(hit: Hit, context: Sequence[Hit]) -> tuple[Hit, ...]:
@@ -82,7 +128,3 @@ def _names_old(question: str, hit: Hit, successors: Sequence[Hit]) -> bool:
     version = rules.fold(str(hit.passage.metadata.get("version") or ""))
     years = re.findall(r"(?<!\d)(?:19|20)\d\d(?!\d)", question)
     return any(year < first for year in years) or (len(version) > 1 and rules.holds_id(version, question))
-
-
-def _holds(hit: Hit, quote: str) -> bool:
-    return bool(rules.bare(quote)) and rules.bare(quote) in rules.bare(f"{hit.passage.title}\n{hit.passage.text}")

@@ -72,7 +72,10 @@ def name_values(question: str, fields: Fields) -> dict[str, list[str]]:
 def _names(text: str, value: str) -> bool:
     if len(value) < 2:
         return False
-    words = _KINDS.get(value) or re.escape(fold(value).replace("_", " "))
+    plain = fold(value).replace("_", " ")
+    if value not in _KINDS and plain not in text:
+        return False
+    words = _KINDS.get(value) or re.escape(plain)
     return re.search(rf"(?<![a-z0-9.])(?:{words})(?![a-z0-9]|[.-][a-z0-9])", text) is not None
 
 

@@ -1,4 +1,4 @@
-"""How passages and conversations are shown to an LM, and the fixed sentences that need no LM."""
+"""How passages are shown to an LM, and the fixed sentences that need no LM."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,6 @@ SMALL_TALK = {
 }
 IN_CHINESE = "（请用中文回答）"
 NAME_BOTH = " (The passages disagree and neither is newer: give each value with its source. 各说法都列出)"
-_TURNS = 6
-_TURN_CHARS = 300
 _QUOTE_CHARS = 160
 _PIECE = re.compile(r"[^\n。！？；]*?(?:[.!?](?=\s)|[\n。！？；]|$)\s*", re.DOTALL)
 _DELIMITER = re.compile(r"</?passage\b[^>]*>", re.IGNORECASE)
@@ -65,9 +63,11 @@ def _cut(text: str, chars: int) -> str:
     return text if len(text) <= chars else text[:chars].rstrip() + " …"
 
 
-def format_conversation(history: Sequence[Mapping[str, str]]) -> str:
-    """Return the last turns of a conversation, bounded, one a line."""
-    return rules.repair("\n".join(f"{turn['role']}: {_cut(turn['text'], _TURN_CHARS)}" for turn in history[-_TURNS:]))
+def name_sources(question: str, said: Sequence[tuple[str, str]]) -> str:
+    """Return the sentence that tells which source says what, where it stays open which one holds."""
+    if rules.is_chinese(question):
+        return f"各来源说法不一：{'；'.join(f'《{title}》“{_cut(quote, _QUOTE_CHARS)}”' for title, quote in said)}。"
+    return f"The sources disagree: {'; '.join(f'{title}: “{_cut(quote, _QUOTE_CHARS)}”' for title, quote in said)}."
 
 
 def ask_back(question: str, choices: Mapping[str, Sequence[str]]) -> str:

@@ -4,14 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from programs import rules
 from programs.claims import check_claims, lacking_acronyms
-from programs.conflicts import disagree, prefer_current, settle
+from programs.conflicts import disagree, find_points, prefer_current, settle
+from programs.conversation import format_conversation, keeps_to
 from programs.decisions import UndecidedError, decide, make_decider, threshold_of
 from programs.planning import Step, find_choices, plan_by_rule, read_plan, split_waves, stands_alone
 from programs.prompting import (
@@ -19,10 +20,11 @@ from programs.prompting import (
     NAME_BOTH,
     SMALL_TALK,
     ask_back,
-    format_conversation,
     format_passages,
+    name_sources,
     say_not_found,
 )
+from programs.quotes import cited, find_quotes, holding, quotes_of, text_of
 from programs.record import Check, StopReason, make_prediction
 from programs.run import Bounds, Evidence, Run
 from programs.tools import NO_TOOLS, SQL, Attempt, Toolbox, ask_api, ask_tables
@@ -91,19 +93,24 @@ class NaiveRAG(dspy.Module):
         return _finish(run, self._draft(run, Evidence("sufficient", context)), stop_reason, None)
 
     def _draft(self, run: Run, evidence: Evidence) -> Draft:
-        """Write an answer from the evidence, in the language of the question; of sources that disagree, the newest."""
-        context, hint = evidence.passages, ""
+        """Write an answer from the evidence, in the language of the question.
+
+        Of sources that disagree the one that holds is shown first; if that stays open, the answer names them all.
+        """
+        context, is_open = evidence.passages, False
         if evidence.verdict == "conflict":
-            context, is_open = settle(context)
-            hint = NAME_BOTH if is_open else ""
+            context, is_open = settle(context, evidence.quotes)
+        hint = NAME_BOTH if is_open else ""
         passages = format_passages(context, run.question, run.bounds)
         output, error = _predict(self.answer, passages=passages, question=run.question + hint)
         if output and rules.is_in_other_language(run.question, str(output.answer)) and run.affords(1):
             again, _ = _predict(self.answer, passages=passages, question=run.question + hint + IN_CHINESE)
             output = again if again and rules.is_chinese(str(again.answer)) else output
         answer = str(output.answer).strip() if output else ""
-        cited = _cited(output.citations, answer, context) if answer else ()
-        return Draft(answer, cited, context, None if answer else error or "the LM gave an empty answer")
+        sources = cited(output.citations, answer, context) if answer else ()
+        if answer and is_open:
+            answer, sources = f"{answer}\n{_name_sources(run.question, evidence)}", context
+        return Draft(answer, sources, context, None if answer else error or "the LM gave an empty answer")
 
 
 class HybridRAG(NaiveRAG):
@@ -150,11 +157,13 @@ class AgenticRAG(NaiveRAG):
             return self._conclude(run)
 
     def _standalone(self, run: Run, history: Sequence[Turn]) -> str:
+        """Make a follow-up stand alone; one that does already is left alone, and what the LM makes up is not taken."""
         if not history or stands_alone(run.question) or not run.affords_preparation():
             return run.question
-        conversation = format_conversation(history)
+        conversation = format_conversation(history, self.toolbox.fields)
         output, _ = _decide(self.condense, conversation=conversation, question=run.question)
-        return str(output.standalone).strip() or run.question if output else run.question
+        standalone = str(output.standalone).strip() if output else ""
+        return standalone if keeps_to(standalone, run.question, history) else run.question
 
     def _plan(self, run: Run, today: date) -> list[Step]:
         """Plan by rule where one search or one tool is plainly enough, else by the LM."""
@@ -202,8 +211,8 @@ class AgenticRAG(NaiveRAG):
 
     def _judge(self, run: Run) -> Evidence:
         """Judge what was found: by rule where it can't be enough, else by the LM, held to the words it quotes."""
-        context = prefer_current(run.context(), run.context(), run.question)
-        texts = _texts(context)
+        context = _current(run)
+        texts = text_of(context)
         if lacking := rules.lacking_ids(run.question, texts) or lacking_acronyms(run.question, texts):
             return run.note(
                 Evidence("insufficient", context, f"a passage about {', '.join(lacking)}", by="rule"), context
@@ -215,11 +224,11 @@ class AgenticRAG(NaiveRAG):
         )
         if output is None:  # an unreadable judgement is no reason to withhold an answer
             return run.note(Evidence("sufficient", context, by="rule"), context)
-        quotes = _found(output.quotes, context)
+        quotes = find_quotes(output.quotes, context)
         enough = quotes and (not rules.asks_for_number(run.question) or any(map(rules.has_number, quotes)))
         if output.verdict != "insufficient" and not enough:  # words that stand in no passage are no evidence
             return run.note(Evidence("insufficient", context, run.question, by="rule", quotes=quotes), context)
-        passages = _holding(quotes, context) or context
+        passages = holding(quotes, context) or context
         verdict: Verdict = (
             "sufficient" if output.verdict == "conflict" and not disagree(quotes, passages) else output.verdict
         )
@@ -233,6 +242,7 @@ class AgenticRAG(NaiveRAG):
                 if stop := self._search_again(run, evidence):
                     return _abstain(run, stop, "insufficient", check=check, known=evidence.quotes)
                 evidence = self._judge(run)
+            evidence = self._seek_third(run, evidence)
             draft = self._draft(run, evidence)
             check, citations = self._check(run, draft)
             if draft.error or check.outcome != "fails":
@@ -241,6 +251,24 @@ class AgenticRAG(NaiveRAG):
                 return _abstain(run, "no_new_evidence", "insufficient", check=check, known=evidence.quotes)
             evidence = Evidence("insufficient", evidence.passages, check.reason, check.by, evidence.quotes)
         return _finish(run, draft, "sufficient", evidence.verdict, citations, check)
+
+    def _seek_third(self, run: Run, evidence: Evidence) -> Evidence:
+        """Search once for a third source where sources disagree and none holds over the others, and judge again.
+
+        What was quoted before stays: a judge that overlooks one side the second time does not settle it.
+        """
+        if evidence.verdict != "conflict" or not settle(evidence.passages, evidence.quotes)[1] or run.exhausted():
+            return evidence
+        points = find_points(evidence.quotes, evidence.passages)
+        query, goal = f"{run.question} {' '.join(points)}", f"a third source: {' or '.join(points)}"
+        if run.is_repeated("hybrid", query) or not run.search("hybrid", query, goal=goal, decided_by="rule"):
+            return evidence
+        quotes = tuple(dict.fromkeys((*evidence.quotes, *self._judge(run).quotes)))
+        known = {hit.passage.passage_id: hit for hit in (*evidence.passages, *_current(run))}
+        held = holding(quotes, tuple(known.values()))[: run.bounds.n_passages]
+        passages = prefer_current(held, held, run.question)
+        verdict: Verdict = "conflict" if disagree(quotes, passages) else "sufficient"
+        return run.note(Evidence(verdict, passages, by=run.hops[-1].judged_by or "rule", quotes=quotes), _current(run))
 
     def _check(self, run: Run, draft: Draft) -> tuple[Check, tuple[Hit, ...]]:
         """Check an answer: by rule what a rule can tell, by the LM what is doubtful, if its threshold is above 0.
@@ -266,10 +294,14 @@ class AgenticRAG(NaiveRAG):
             missing=evidence.missing,
             tried=run.queries,
         )
-        query, tool = (str(output.query).strip(), output.tool) if output else ("", "hybrid")
+        query, tool = (str(output.query).strip(), str(output.tool)) if output else ("", "hybrid")
+        decided_by: Literal["rule", "lm"] = "lm"
+        if query and tool not in self.retrievers:  # put on record, and the query is asked all the same
+            run.search(tool, query, goal=evidence.missing, decided_by="lm")
+            tool, decided_by = "hybrid", "rule"
         if not query or run.is_repeated(tool, query):
             return "repeated_query"
-        return None if run.search(tool, query, goal=evidence.missing, decided_by="lm") else "no_new_evidence"
+        return None if run.search(tool, query, goal=evidence.missing, decided_by=decided_by) else "no_new_evidence"
 
 
 def _predict(predictor: Callable[..., Any], **inputs: Any) -> tuple[Any, str | None]:
@@ -301,27 +333,15 @@ def _read_day(today: date | str | None) -> date:
     return date.fromisoformat(today) if isinstance(today, str) else today
 
 
-def _texts(context: tuple[Hit, ...]) -> str:
-    return "\n".join(f"{hit.passage.title}\n{hit.passage.text}" for hit in context)
+def _current(run: Run) -> tuple[Hit, ...]:
+    """Return what was found, without issues that another one found has superseded."""
+    context = run.context()
+    return prefer_current(context, context, run.question)
 
 
-def _found(quotes: Sequence[str], context: tuple[Hit, ...]) -> tuple[str, ...]:
-    """Return the quotes that stand in the passages, but for markup and spacing."""
-    return tuple(quote for quote in quotes if _holding([quote], context))
-
-
-def _holding(quotes: Sequence[str], context: tuple[Hit, ...]) -> tuple[Hit, ...]:
-    """Return the passages that hold one of the quotes."""
-    wanted = [bare for quote in quotes if (bare := rules.bare(quote))]
-    return tuple(hit for hit in context if any(quote in rules.bare(_texts((hit,))) for quote in wanted))
-
-
-def _cited(numbers: Sequence[int], answer: str, context: tuple[Hit, ...]) -> tuple[Hit, ...]:
-    """Return the passages of these numbers; where none is valid, those that hold the answer's words."""
-    valid = [context[number - 1] for number in dict.fromkeys(numbers) if 1 <= number <= len(context)]
-    if not valid:
-        valid = [hit for hit in context if rules.fold(answer) and rules.fold(answer) in rules.fold(hit.passage.text)]
-    return tuple(valid)
+def _name_sources(question: str, evidence: Evidence) -> str:
+    said = [(hit.passage.title, words[0]) for hit in evidence.passages if (words := quotes_of(hit, evidence.quotes))]
+    return name_sources(question, said)
 
 
 def _small_talk(run: Run) -> dspy.Prediction:

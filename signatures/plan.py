@@ -1,14 +1,37 @@
 """What to search for first."""
 
-from typing import Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import dspy
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import CoreSchema, core_schema
 
 Tool = Literal["hybrid", "keyword", "dense"]
 TOOLS: tuple[Tool, ...] = get_args(Tool)
-# The schema binds an LM that honours it to the three; one that does not is told off by the record, not by a crash.
-NamedTool = Annotated[str, WithJsonSchema({"enum": list(TOOLS), "type": "string"})]
+
+
+if TYPE_CHECKING:
+    NamedTool = str
+else:
+
+    class NamedTool(str):
+        """The name of a tool: the schema binds an LM that honours it to the three, and any other is read all the same.
+
+        A name that is none is told off by the record of the run; as a wrong value it would cost the whole output.
+        """
+
+        __slots__ = ()
+        prompt_name = f"Literal{list(TOOLS)}"
+
+        @classmethod
+        def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
+            """Take any text, and leave it a plain `str`."""
+            return core_schema.str_schema(strip_whitespace=True)
+
+        @classmethod
+        def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: Any) -> dict[str, Any]:
+            """Ask for one of the three."""
+            return {"enum": list(TOOLS), "type": "string"}
 
 
 class SearchStep(BaseModel):

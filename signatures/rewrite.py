@@ -2,7 +2,7 @@
 
 import dspy
 
-from signatures.plan import Tool
+from signatures.plan import NamedTool
 
 
 class RewriteQuery(dspy.Signature):
@@ -16,4 +16,4 @@ class RewriteQuery(dspy.Signature):
     missing: str = dspy.InputField()
     tried: list[str] = dspy.InputField()
     query: str = dspy.OutputField(desc="a few words")
-    tool: Tool = dspy.OutputField(desc="keyword for ids and codes, dense for paraphrase, hybrid when unsure")
+    tool: NamedTool = dspy.OutputField(desc="keyword for ids and codes, dense for paraphrase, hybrid when unsure")

@@ -1,6 +1,6 @@
 import pytest
 
-from programs.conflicts import disagree, prefer_current, settle
+from programs.conflicts import disagree, find_points, prefer_current, settle
 from retrievers.records import Hit, Passage
 
 
@@ -58,15 +58,67 @@ def dated(name: str, text: str, date: str = "") -> Hit:
 def test_the_newest_of_sources_that_disagree_comes_first() -> None:
     old = dated("minutes", "until 31 March 2026", "2025-10-07")
     new = dated("notice", "until 30 June 2026", "2025-12-08")
-    assert settle([old, new]) == ((new, old), False)
+    assert settle([old, new], ()) == ((new, old), False)
 
 
 @pytest.mark.parametrize("dates", [("2024-10-02", "2024-10-02"), ("2024-10-02", ""), ("", "")])
 def test_without_a_newest_one_it_stays_open_which_holds(dates: tuple[str, str]) -> None:
     manual, faq = dated("manual", "20 minutes", dates[0]), dated("faq", "30 minutes", dates[1])
-    held, is_open = settle([manual, faq])
+    held, is_open = settle([manual, faq], ())
     assert is_open
     assert sorted(hit.passage.title for hit in held) == ["faq", "manual"]
+
+
+@pytest.mark.parametrize(
+    ("said", "title"),
+    [
+        ("This notice replaces the sheet of May.", "Lamp sheet (May)"),
+        ("Replaces Lamp sheet (May).", "Lamp sheet (May)"),
+        ("本表取代五月版。", "灯具单页（5 月）"),
+        ("自即日起代替《灯具单页》。", "灯具单页"),
+    ],
+)
+def test_a_source_that_says_it_replaces_another_holds_over_it_whatever_the_dates_say(said: str, title: str) -> None:
+    old, new = issue("old", title, "4 W"), issue("new", title.replace("May", "June").replace("5", "6"), f"{said} 5 W")
+    assert settle([old, new], ()) == ((new, old), False)
+    later = issue("late", title, "4 W", date="2026-01-01")
+    assert settle([later, new], ())[0] == (new, later)
+
+
+@pytest.mark.parametrize(
+    "said", ["The fuse replaces the lamp.", "不替代灯具单页。", "It is replaced by the lamp sheet."]
+)
+def test_to_speak_of_replacing_is_not_enough(said: str) -> None:
+    one, other = issue("a", "灯具单页" if "灯" in said else "Lamp sheet", "4 W"), issue("b", "Fuses", f"{said} 5 W")
+    assert settle([one, other], ())[1]
+
+
+def test_a_third_source_decides_by_being_newer_and_not_by_repeating_one() -> None:
+    manual, faq = dated("manual", "20 minutes", "2024-10-02"), dated("faq", "30 minutes", "2024-10-02")
+    quotes = ["20 minutes", "30 minutes"]
+    assert settle([manual, faq, dated("copy", "30 minutes", "2024-10-02")], quotes)[1]
+    notice = dated("notice", "30 minutes", "2025-01-01")
+    assert settle([manual, faq, notice], quotes) == ((notice, manual, faq), False)
+    undated = dated("undated", "30 minutes")
+    assert not settle([manual, notice, undated], quotes)[1]  # it says what the newest says
+    assert settle([manual, notice, dated("undated", "20 minutes")], quotes)[1]
+
+
+@pytest.mark.parametrize(
+    ("quotes", "texts", "points"),
+    [
+        (["warm-up of 20 minutes", "Allow 30 minutes"], ["warm-up of 20 minutes", "Allow 30 minutes"],
+         ("20 minutes", "30 minutes")),
+        (["整机 0.92 kg，IP20", "重0.97kg，IP20"], ["整机 0.92 kg，IP20", "重0.97kg，IP20"], ("0.92 kg", "0.97kg")),
+        (["E-1024: 3 lamps", "E-1024: 4 lamps"], ["E-1024: 3 lamps", "E-1024: 4 lamps"], ("3 lamps", "4 lamps")),
+        (["is allowed", "is forbidden"], ["it is allowed", "it is forbidden"], ("is allowed", "is forbidden")),
+        ([], ["a"], ()),
+    ],
+)  # fmt: skip
+def test_points_are_the_values_that_not_all_sources_state(
+    quotes: list[str], texts: list[str], points: tuple[str, ...]
+) -> None:
+    assert find_points(quotes, [dated(f"d{n}", text) for n, text in enumerate(texts)]) == points
 
 
 @pytest.mark.parametrize(

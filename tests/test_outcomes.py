@@ -291,6 +291,15 @@ def test_a_rewriter_that_leads_nowhere_exhausts_the_loop() -> None:
     assert outcome_of(program, shelf).name == "loop_exhausted"
 
 
+def test_a_tool_that_the_lm_made_up_is_no_error_of_the_system() -> None:
+    shelf = Shelf(SHELF, k=1)
+    program = make_program(shelf)
+    program.rewrite = lambda **_: dspy.Prediction(query="fish on Friday", tool="web")
+    prediction = program(question=QUESTION, history=[])
+    assert {hop.tool for hop in prediction.hops if hop.error} == {"web"}
+    assert attribute(HOPS, prediction).name == "loop_exhausted"
+
+
 def test_an_answerer_that_ignores_the_passages_is_wrong_with_evidence() -> None:
     shelf = Shelf(SHELF)
     program = make_program(shelf)

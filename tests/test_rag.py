@@ -17,7 +17,7 @@ from programs.endpoint import Patience
 from programs.lms import Roles, bind, make_lm
 from programs.load import Tools
 from programs.meter import Usage
-from programs.prompting import excerpt, format_conversation, format_passages
+from programs.prompting import excerpt, format_passages
 from programs.rag import AgenticRAG, HybridRAG, NaiveRAG
 from programs.record import to_json
 from programs.run import Bounds
@@ -214,11 +214,95 @@ def test_an_unreadable_judgement_is_no_reason_to_withhold_an_answer(tools: Tools
     assert not prediction.abstained
 
 
-def test_a_conflict_of_two_sources_is_answered_with_both(tools: Tools) -> None:
-    script = Script(judged("conflict", ("below 19.2 V", "is 140 m")), answer("both"))
-    prediction = ask(tools, script, "Which limit, supply voltage or sync cable?")
+# --- sources that disagree ---
+
+WARM = "How long does an IO-8A need to warm up?"
+MANUAL = ("manual", "IO-8A manual", "Warm-up of the IO-8A takes 20 minutes.", "2024-10-02")
+FAQ = ("faq", "FAQ", "The IO-8A needs to get warm: allow 30 minutes.", "2024-10-02")
+NOTICE = ("notice", "IO-8A notice", "Warm-up of the IO-8A takes 30 minutes since May.", "2025-05-01")
+BOTH = judged("conflict", ("20 minutes", "30 minutes"))
+BOTH_NAMED = "The sources disagree: IO-8A manual: “20 minutes”; FAQ: “30 minutes”."
+
+Source = tuple[str, str, str, str]
+
+
+class Sources:
+    """Finds the first sources by the question, and the others by any other query."""
+
+    def __init__(self, first: list[Source], others: list[Source]) -> None:
+        self.first, self.others = first, others
+
+    def search(self, query: str, k: int = 10, filters: Mapping[str, Any] | None = None) -> list[Hit]:
+        found = self.first if query == WARM else self.others
+        return [
+            Hit(Passage(f"{name}#0", name, title, text, {"type": name, "date": date}), 1 / rank, rank)
+            for rank, (name, title, text, date) in enumerate(found, start=1)
+        ]
+
+
+def sources(tools: Tools, first: list[Source], others: list[Source]) -> Tools:
+    return dataclasses.replace(tools, retrievers=dict.fromkeys(tools.retrievers, Sources(first, others)))
+
+
+def test_of_two_sources_the_newer_holds_without_another_search(tools: Tools) -> None:
+    script = Script(BOTH, answer("30 minutes"))
+    prediction = ask(sources(tools, [MANUAL, NOTICE], []), script, WARM)
+    assert (prediction.verdict, prediction.answer, len(prediction.hops)) == ("conflict", "30 minutes", 1)
+    assert passages_shown(script.prompts[1]) == ["IO-8A notice | 2025-05-01", "IO-8A manual | 2024-10-02"]
+    assert "give each value" not in script.prompts[1]
+
+
+def test_where_no_source_holds_over_the_other_a_third_is_looked_for_and_decides(tools: Tools) -> None:
+    script = Script(BOTH, judged("sufficient", ("takes 30 minutes since May",)), answer("30 minutes"))
+    prediction = ask(sources(tools, [MANUAL, FAQ], [NOTICE]), script, WARM)
+    assert (prediction.verdict, prediction.answer, prediction.stop_reason) == ("conflict", "30 minutes", "sufficient")
+    first, third = prediction.hops
+    assert (first.verdict, first.quotes) == ("conflict", ("20 minutes", "30 minutes"))
+    assert (third.query, third.goal) == (f"{WARM} 20 minutes 30 minutes", "a third source: 20 minutes or 30 minutes")
+    assert (third.decided_by, third.verdict, third.judged_by) == ("rule", "conflict", "lm")
+    assert third.quotes == ("20 minutes", "30 minutes", "takes 30 minutes since May")
+    assert prediction.context[0].passage.doc_id == "notice"
+    assert prediction.usage.lm_calls == 3
+
+
+@pytest.mark.parametrize("again", [BOTH, NOT_FOUND, judged("sufficient", ("20 minutes",)), UNREADABLE])
+def test_what_stays_open_is_answered_with_both_and_their_sources(tools: Tools, again: Output) -> None:
+    other = ("other", "Prices", "An IO-8A costs 310 EUR.", "2026-01-01")
+    script = Script(BOTH, again, answer("20 minutes"))
+    prediction = ask(sources(tools, [MANUAL, FAQ], [other]), script, WARM)
     assert (prediction.verdict, prediction.stop_reason, prediction.abstained) == ("conflict", "sufficient", False)
-    assert "give each value with its source" in script.prompts[1]
+    assert prediction.answer == f"20 minutes\n{BOTH_NAMED}"
+    assert prediction.citations == ("manual#0", "faq#0")
+    assert "give each value with its source" in script.prompts[2]
+
+
+@pytest.mark.parametrize("bounds", [Bounds(max_rounds=1), Bounds(max_lm_calls=3), Bounds(max_tokens=100)])
+def test_a_third_source_is_looked_for_within_the_bounds(tools: Tools, bounds: Bounds) -> None:
+    prediction = ask(sources(tools, [MANUAL, FAQ], [NOTICE]), Script(BOTH, answer("20 minutes")), WARM, bounds=bounds)
+    assert (prediction.answer, len(prediction.hops)) == (f"20 minutes\n{BOTH_NAMED}", 1)
+
+
+def test_a_search_that_brings_no_third_source_is_not_judged(tools: Tools) -> None:
+    prediction = ask(sources(tools, [MANUAL, FAQ], [FAQ]), Script(BOTH, answer("20 minutes")), WARM)
+    assert prediction.answer == f"20 minutes\n{BOTH_NAMED}"
+    assert [hop.verdict for hop in prediction.hops] == ["conflict", None]
+
+
+def test_a_third_source_may_supersede_one_that_disagrees(tools: Tools) -> None:
+    class Issues(Sources):
+        def search(self, query: str, k: int = 10, filters: Mapping[str, Any] | None = None) -> list[Hit]:
+            status = {"old": "superseded", "new": "current"}
+            found = super().search(query, k, filters)
+            return [
+                Hit(dataclasses.replace(one.passage, metadata={"status": status.get(one.passage.doc_id, "")}), 1, rank)
+                for rank, one in enumerate(found, start=1)
+            ]
+
+    old, new = ("old", "IO-8A (2023)", "20 minutes", ""), ("new", "IO-8A (2025)", "Warm-up takes 30 minutes.", "")
+    issues = dataclasses.replace(tools, retrievers=dict.fromkeys(tools.retrievers, Issues([old, FAQ], [new])))
+    prediction = ask(issues, Script(BOTH, judged(quotes=("takes 30 minutes",)), answer("30 minutes")), WARM)
+    assert (prediction.verdict, prediction.answer) == ("sufficient", "30 minutes")
+    assert [hit.passage.doc_id for hit in prediction.context] == ["new", "faq"]
 
 
 def test_a_conflict_needs_two_sources_that_were_quoted(tools: Tools) -> None:
@@ -300,6 +384,25 @@ def test_the_loop_stops_on_a_repeated_query(tools: Tools) -> None:
 def test_the_same_query_for_another_tool_is_no_repeat(tools: Tools) -> None:
     script = Script(*gap("sync cable"), rewritten("sync cable", "dense"))
     assert ask(tools, script, bounds=NARROW).stop_reason == "no_new_evidence"
+
+
+def test_an_unknown_tool_is_put_on_record_and_the_query_is_asked_all_the_same(tools: Tools) -> None:
+    script = Script(NOT_FOUND, rewritten("relays", "shell"), judged(quotes=("sync cable is 140 m",)), answer("140 m"))
+    prediction = ask(tools, script, "Which cable length is allowed?", bounds=NARROW)
+    assert (prediction.answer, prediction.stop_reason) == ("140 m", "sufficient")
+    assert [(hop.tool, hop.query, hop.decided_by) for hop in prediction.hops[1:]] == [
+        ("shell", "relays", "lm"),
+        ("hybrid", "relays", "rule"),
+    ]
+    assert prediction.hops[1].error == "no tool 'shell'; known are hybrid, keyword, dense"
+    assert prediction.hops[1].hits == ()
+
+
+def test_unknown_tools_do_not_keep_the_loop_going(tools: Tools) -> None:
+    outputs = [NOT_FOUND, rewritten("sync cable", "shell"), NOT_FOUND, rewritten("sync cable", "web")]
+    prediction = ask(tools, Script(*outputs), bounds=NARROW)
+    assert (prediction.stop_reason, prediction.abstained) == ("repeated_query", True)
+    assert [hop.tool for hop in prediction.hops] == ["hybrid", "shell", "hybrid", "web"]
 
 
 @pytest.mark.parametrize("output", [rewritten("  "), UNREADABLE])
@@ -515,7 +618,7 @@ def test_no_output_of_an_lm_breaks_a_run_or_its_bounds(
     found = {hit.passage.passage_id for hop in prediction.hops for hit in hop.hits}
     assert set(prediction.citations) <= found
     assert not (prediction.abstained and prediction.citations)
-    assert {hop.tool for hop in prediction.hops} <= set(tools.retrievers)
+    assert all(hop.tool in tools.retrievers or (hop.error and not hop.hits) for hop in prediction.hops)
     json.dumps(to_json(prediction))
 
 
@@ -545,11 +648,10 @@ def test_a_question_that_stands_alone_costs_no_call_and_takes_nothing_from_the_t
     assert not any("36 months" in prompt.partition("question:")[2] for prompt in script.prompts)
 
 
-def test_a_long_conversation_is_bounded() -> None:
-    history = [{"role": "user", "text": f"{n} {'x' * 900}"} for n in range(50)]
-    lines = format_conversation(history).splitlines()
-    assert [line.split()[1] for line in lines] == [str(n) for n in range(44, 50)]
-    assert max(map(len, lines)) < 320
+def test_a_rewritten_question_that_speaks_of_something_else_is_not_taken(tools: Tools) -> None:
+    history = [{"role": "user", "text": "What is the warranty?"}, {"role": "assistant", "text": "36 months"}]
+    script = Script({"standalone": "What does E-7777 mean?"}, judged(), answer())
+    assert ask(tools, script, "and what of E-1024?", history=history).question == "and what of E-1024?"
 
 
 def test_decisions_and_answers_go_to_their_own_lm(tools: Tools) -> None:

@@ -351,7 +351,7 @@ def test_whatever_the_lm_says_a_run_stays_in_its_bounds(
     box = Toolbox(toolbox.tables, {"stock": stock()}, toolbox.fields)
     prediction, lm = ask(index, box, replies, question, bounds, history=history)
     assert len(lm.prompts) <= bounds.max_lm_calls
-    assert len(prediction.hops) <= 2 * MAX_STEPS + 2 * N_TRIES + 1 + bounds.max_rounds
+    assert len(prediction.hops) <= 2 * MAX_STEPS + 2 * N_TRIES + 1 + 2 * bounds.max_rounds
     assert len(prediction.context) <= bounds.n_passages
     found = {hit.passage.passage_id for hop in prediction.hops for hit in hop.hits}
     assert {hit.passage.passage_id for hit in prediction.context} <= found

@@ -28,6 +28,7 @@ OutcomeName = Literal[
 ]
 OUTCOMES: tuple[OutcomeName, ...] = get_args(OutcomeName)
 
+_MADE_UP = "no tool "  # what a program notes where its LM asks for a tool that there is not
 _LOOP_ENDS = ("max_rounds", "repeated_query", "no_new_evidence", "budget", "timeout")
 
 
@@ -49,7 +50,8 @@ def attribute(
 ) -> Outcome:
     """Name the one outcome of a case. The first line that holds decides:
 
-    - `errored`: no prediction, stop reason `error`, or a wrong answer after a tool raised.
+    - `errored`: no prediction, stop reason `error`, or a wrong answer after a tool raised; one that the LM made up did
+      not.
     - not answerable: `right` if the program abstained, else `should_have_abstained`.
     - the answer is right: `right`; `unsupported_right` if no cited passage is gold evidence or holds the answer.
     - nothing to find (chit-chat): `should_not_have_abstained`, or `wrong_with_evidence` for an empty answer.
@@ -79,7 +81,7 @@ def attribute(
     if prediction.stop_reason == "error":
         return Outcome("errored", detail=getattr(prediction, "error", None) or "stop reason error")
     right = _is_right(case, prediction)
-    raised = [hop.error for hop in prediction.hops if hop.error]
+    raised = [hop.error for hop in prediction.hops if hop.error and not hop.error.startswith(_MADE_UP)]
     if raised and not right:
         return Outcome("errored", detail=raised[0])
     if not case.answerable:
