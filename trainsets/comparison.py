@@ -138,7 +138,7 @@ def describe_comparison(comparison: Comparison) -> list[str]:
     lines = [
         describe_interval(comparison),
         f"  right only in {comparison.name}: {test.only_second}, only in {comparison.baseline}: {test.only_first} "
-        f"(McNemar, p = {test.p_value:.3f})",
+        f"(McNemar, p {f'= {test.p_value:.3f}' if test.p_value >= 0.001 else '< 0.001'})",
     ]
     for move in comparison.moves:
         lines.append(f"  {move.n} {'case' if move.n == 1 else 'cases'} moved from {move.before} to {move.after}")
