@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -197,12 +198,11 @@ print(index.search("voltage E-1024", mode="hybrid")[0].passage.doc_id)
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become somebody else")
 def test_an_index_in_a_folder_that_may_only_be_read_is_searched(index: Index) -> None:
-    other = index.path.with_name("other")
-    shutil.copytree(index.path, other)
-    script = READ_ONLY.format(tests=str(Path(__file__).parent), path=str(index.path), other=str(other))
-    for parent in [*index.path.parents][:4]:
-        parent.chmod(parent.stat().st_mode | 0o055)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as outside:  # another pytest closes the folder above `tmp_path` to others
+        Path(outside).chmod(0o755)
+        path, other = (str(shutil.copytree(index.path, Path(outside, name))) for name in ("index", "other"))
+        script = READ_ONLY.format(tests=str(Path(__file__).parent), path=path, other=other)
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.stdout == "e1024\ne1024\n", done.stderr
 
 
