@@ -5,13 +5,14 @@ import os
 import resource
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -317,11 +318,23 @@ def run_apart(step: Callable[..., _Result], arguments: tuple[Any, ...]) -> _Resu
     Raises:
         BenchError: The process was killed.
     """
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
         try:
             return pool.submit(step, *arguments).result()
         except BrokenProcessPool:
             raise BenchError("the measured process was killed, most likely for want of memory") from None
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone, killed too, instead of building on for nobody."""
+    parent = parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def _read_measured(folder: Path) -> dict[str, Measurement]:

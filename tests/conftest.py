@@ -135,7 +135,7 @@ def warm() -> Iterator[Any]:
     from warm_python import WarmPython
 
     closed = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
-    # An MLflow store that a test opened in this process stands in its environment, and would be the default of commands.
+    # The MLflow store that a test opened stands in the environment, and would be the default of commands.
     own = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
     with WarmPython({**own, **closed}) as warm_python:
         yield warm_python

@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -6,6 +8,8 @@ import pytest
 
 from retrievers.bench import BenchError, format_measurements, name_left_out, run_apart, run_bench
 from retrievers.bench_synthetic import SyntheticEmbedder, prepare_corpus
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_every_side_is_measured_next_to_the_bare_libraries_and_nothing_is_built_twice(tmp_path: Path) -> None:
@@ -48,6 +52,19 @@ def test_only_the_sides_asked_for_are_built_and_the_others_are_named(tmp_path: P
 def test_a_process_that_is_killed_is_an_error_not_a_hang() -> None:
     with pytest.raises(BenchError, match="killed"):
         run_apart(os._exit, (9,))
+
+
+STEP = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+
+
+def test_a_step_ends_with_the_process_that_started_it() -> None:
+    script = f"from retrievers.bench import run_apart; run_apart(exec, ({STEP!r},))"
+    with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        step = int(started.stdout.readline())
+        started.kill()
+        assert started.stdout.read() == ""  # ends when the step, which holds the other end, has ended
+    assert not Path(f"/proc/{step}").exists() or "zombie" in Path(f"/proc/{step}/status").read_text()
 
 
 def test_words_follow_zipfs_law_and_a_corpus_is_written_once(tmp_path: Path) -> None:
