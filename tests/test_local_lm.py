@@ -118,7 +118,8 @@ def test_a_file_of_the_wrong_length_is_joined_again(wheels: Path, tmp_path: Path
 
 
 JOIN = """
-import sys, hashlib, pathlib
+import sys, hashlib, pathlib, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in the background
 sys.path[:0] = {path!r}
 import test_local_lm as t
 from programs import local_lm
