@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from programs.cli import (
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from programs.load import Tools
     from programs.rag import NaiveRAG
     from programs.retrieval import RetrievalOnly
+    from programs.tracking import TrackedRun
     from trainsets.cases import Case
     from trainsets.comparison import Comparison
     from trainsets.gate import GateResult
@@ -134,13 +136,15 @@ def climb_all(bench: Bench, programs: "Mapping[str, NaiveRAG | RetrievalOnly]", 
     from trainsets.report import write_report
 
     args, names = bench.args, short_names(bench.args.programs)
-    rungs = [climb(bench, spec, names[spec], program) for spec, program in programs.items()]
+    climbed = [climb(bench, spec, names[spec], program) for spec, program in programs.items()]
+    rungs = [rung for rung, _ in climbed]
     among = compare_rungs(rungs)
     against = compare_with(rungs, str(args.baseline), baseline) if baseline else []
     result = judge_last(args, rungs) if args.gate else None
     summary = describe(bench, rungs, [*among, *against]) | ({"gate": result.to_json()} if result else {})
     write_summary(args.out, summary)
     note(f"records: {args.out}/, to look at: {write_report(args.out)}")
+    log_report({rung.name: tracked for rung, tracked in climbed}, args.out)
     if args.json:
         sys.stdout.write(json.dumps({one.spec: asdict(one.summary) for one in rungs}, indent=2, allow_nan=False) + "\n")
     else:
@@ -274,7 +278,7 @@ def choose_lms(args: argparse.Namespace) -> "tuple[Roles | None, MeteredLM | Non
     return roles, grader
 
 
-def climb(bench: Bench, spec: str, name: str, program: "NaiveRAG | RetrievalOnly") -> "Rung":
+def climb(bench: Bench, spec: str, name: str, program: "NaiveRAG | RetrievalOnly") -> "tuple[Rung, TrackedRun]":
     """Run one program over the cases, as often as asked for, tracked as one MLflow run."""
     from programs.export import name_of
     from programs.rag import NaiveRAG
@@ -299,7 +303,20 @@ def climb(bench: Bench, spec: str, name: str, program: "NaiveRAG | RetrievalOnly
         tracked.log_evaluation("eval", rung.results, summarise, first, {"program": name})
         score = rung.summary.scores.get("combined")
         tracked.rename(title if score is None else f"{title} · {score:.2f}")
-    return rung
+    return rung, tracked
+
+
+def log_report(runs: "Mapping[str, TrackedRun]", out: Path) -> None:
+    """Log the report of all programs, and its plots, to the MLflow run of each; flags, which may be paths, stay out."""
+    from trainsets.report import write_pages
+
+    with TemporaryDirectory() as folder:
+        report, plots = write_pages({name: out / f"{name}.jsonl" for name in runs}, Path(folder), "evaluation")
+        for tracked in runs.values():
+            tracked.log_files(report)
+            tracked.log_files(plots, plots.name)
+            if tracked.left:
+                note(f"warning: MLflow run {tracked.run_id} lacks the report; it is {out / report.name}")
 
 
 def run_once(

@@ -344,12 +344,16 @@ def decide(setup: Setup, results: Mapping[str, list["CaseResult"]], program: "Na
 
 
 def log_results(tracked: "TrackedRun", export: Path, results: Mapping[str, list["CaseResult"]]) -> None:
-    """Log both summaries, the records and the export."""
+    """Log the summaries, the records, their report and the export."""
     from trainsets.evaluation import summarise
+    from trainsets.report import write_pages
 
+    files = {which: RUNS_DIR / "compile" / f"{which}.jsonl" for which in results}
     for which, each in results.items():
-        records = RUNS_DIR / "compile" / f"{which}.jsonl"
-        tracked.log_evaluation(which, each, summarise, records, {"program": which})
+        tracked.log_evaluation(which, each, summarise, files[which], {"program": which})
+    report, plots = write_pages(files, RUNS_DIR / "compile", "compile")
+    tracked.log_files(report)
+    tracked.log_files(plots, plots.name)
     tracked.log_files(export, "export")
 
 

@@ -62,6 +62,7 @@ def test_programs_are_rows_of_a_table_with_records_and_a_run_each(
     assert [name for name, _, _ in names] == ["naive · openai/test · 3 cases", "export · openai/test · 3 cases"]
     assert all(0 < float(score) <= 1 for _, _, score in names)
     assert mlflow_runs(workspace)[1]["metrics"]["eval.answer_score"] == 1.0
+    assert len({*(workspace / "runs" / "mlartifacts").rglob("report.html")}) == 2  # of both programs, in each run
 
 
 def test_summaries_for_machines_are_all_of_stdout(warm: WarmPython, workspace: Path, server: ScriptedServer) -> None:

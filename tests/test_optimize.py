@@ -136,7 +136,15 @@ def test_a_compile_ends_with_a_table_an_export_and_a_tracked_run(finished: Compi
     sizes = [tracked["metrics"][f"{which}.predictor/answer.demos"] for which in ("seed", "compiled")]
     assert sizes[0] == 0 < sizes[1]
     artifacts = {path.name for path in (workspace / "runs" / "mlartifacts").rglob("*") if path.is_file()}
-    assert artifacts >= {"program.json", "manifest.json", "prompts.md", "seed.jsonl", "compiled.jsonl"}
+    assert artifacts >= {
+        "program.json",
+        "manifest.json",
+        "prompts.md",
+        "seed.jsonl",
+        "compiled.jsonl",
+        "report.html",
+        "outcomes.png",
+    }
 
 
 def test_no_secret_and_no_path_of_the_user_is_written_or_shown(finished: Compile) -> None:
@@ -443,7 +451,9 @@ def test_the_embedded_lm_compiles_instructions_and_demos_on_three_cases(
     monkeypatch.chdir(workspace)
     monkeypatch.setattr(optimizers, "_INSTRUCTION_TOKENS", 30)  # each is a second and more of a small LM's time
     flags = "--program naive --optimizer mipro --trials 1 --limit 3 --eval-limit 1 --max-demos 1 --probe 0 --no-gate"
-    assert optimize.main([*flags.split(), "--cases", "cases", "--lm", embedded_lm, "--max-minutes", "5"]) == 0
+    store = f"sqlite:///{workspace}/runs/mlflow.db"  # MLflow keeps a store open by its address in this process
+    flags += f" --cases cases --lm {embedded_lm} --max-minutes 5 --tracking-uri {store}"
+    assert optimize.main(flags.split()) == 0
     [tracked] = mlflow_runs(workspace)
     assert (tracked["status"], tracked["params"]["optimizer"]) == ("FINISHED", "mipro")
     manifest = json.loads((workspace / "runs" / "export" / "manifest.json").read_text(encoding="utf-8"))

@@ -269,10 +269,10 @@ def _run_import(args: argparse.Namespace) -> int:
 
 def _run_report(args: argparse.Namespace) -> int:
     from trainsets.plots import write_plots
-    from trainsets.report import write_report
+    from trainsets.report import PLOTS, write_report
 
     report = write_report(args.folder, args.out)
-    plots = write_plots(args.folder, args.plots or report.parent / "plots")
+    plots = write_plots(args.folder, args.plots or report.parent / PLOTS)
     print("\n".join(map(str, [report, *plots])))
     return 0
 

@@ -53,9 +53,14 @@ def write_plots(folder: Path, out: Path) -> list[Path]:
     Raises:
         RecordError: the folder does not hold what `evaluate.py` writes.
     """
+    records, _ = read_records(folder)
+    return draw_all(records, out)
+
+
+def draw_all(records: Records, out: Path) -> list[Path]:
+    """Draw records as PNG files in a folder, in place of those of an earlier call; returns the files."""
     import matplotlib
 
-    records, _ = read_records(folder)
     out.mkdir(parents=True, exist_ok=True)
     written = []
     with matplotlib.rc_context(_STYLE):

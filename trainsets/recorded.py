@@ -187,7 +187,7 @@ def read_records(folder: Path) -> tuple[dict[str, list[Record]], RecordedSummary
     names = [program.name for program in summary.programs] if summary else _find_names(folder)
     if not names:
         raise RecordError(f"{folder}: no record file in it, expected PROGRAM.jsonl as evaluate.py --out writes them")
-    return {name: _read_file(folder / f"{name}.jsonl") for name in names}, summary
+    return {name: read_file(folder / f"{name}.jsonl") for name in names}, summary
 
 
 def _read_summary(path: Path) -> RecordedSummary | None:
@@ -208,7 +208,12 @@ def _place(name: str) -> tuple[int, str]:
     return (LADDER.index(name) if name in LADDER else len(LADDER), name)
 
 
-def _read_file(path: Path) -> list[Record]:
+def read_file(path: Path) -> list[Record]:
+    """Read one record file.
+
+    Raises:
+        RecordError: it is no record file, or holds a case twice.
+    """
     records: dict[str, Record] = {}
     for number, line in _lines(path):
         where = f"{path}:{number}"

@@ -25,7 +25,7 @@ from trainsets.figures import (
     tabulate_moves,
 )
 from trainsets.pareto import AREA, lay_out, trade_offs
-from trainsets.recorded import Record, RecordedPrediction, RecordedSummary, Records, read_records
+from trainsets.recorded import Record, RecordedPrediction, RecordedSummary, Records, read_file, read_records
 from trainsets.results import Summary
 from trainsets.tables import COLUMNS, Table, retrieval_table, stability_table, table_row
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 REPORT = "report.html"
+PLOTS = "plots"
 _N_HITS = 20  # hits of a hop that are listed; a program that only searches has a hundred of each case
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -51,11 +52,35 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
         RecordError: the folder does not hold what `evaluate.py` writes.
     """
     records, summary = read_records(folder)
-    target = out or folder / REPORT
+    return _write_page(render_report(records, summary, folder.resolve().name), out or folder / REPORT)
+
+
+def write_pages(files: Mapping[str, Path], out: Path, title: str) -> tuple[Path, Path]:
+    """Write the report and the plots of some record files into a folder.
+
+    Args:
+        files: program to its record file; the others are held against the first.
+        out: the folder.
+        title: what the report is headed by.
+
+    Returns:
+        The HTML file and the folder of PNG files.
+
+    Raises:
+        RecordError: one of the files is no record file.
+    """
+    from trainsets.plots import draw_all
+
+    records = {name: read_file(path) for name, path in files.items()}
+    draw_all(records, out / PLOTS)
+    return _write_page(render_report(records, title=title), out / REPORT), out / PLOTS
+
+
+def _write_page(text: str, target: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".part")
     # The name of a folder or a file can hold bytes that are no UTF-8; they are shown as their escapes.
-    partial.write_bytes(render_report(records, summary, folder.resolve().name).encode("utf-8", "backslashreplace"))
+    partial.write_bytes(text.encode("utf-8", "backslashreplace"))
     os.replace(partial, target)
     return target
 
