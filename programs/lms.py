@@ -4,6 +4,7 @@ import hashlib
 import logging
 import os
 import re
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +42,10 @@ _SAMPLING = ("temperature", "top_p", "seed", "max_tokens", "max_completion_token
 
 class LMSpecError(ValueError):
     """An `--lm` or `--api-base` that can't be understood."""
+
+
+class AnswerCacheError(RuntimeError):
+    """The LM answers kept on disk can't be read or written."""
 
 
 class MeteredLM(dspy.LM):
@@ -324,12 +329,19 @@ def bind(roles: Roles, generation: int = 0) -> Iterator[Roles]:
 
 
 def use_cache(roles: Roles, generation: int = 0) -> None:
-    """Point DSPy's cache at one folder per endpoint and model; plain data only, never a pickled object."""
+    """Point DSPy's cache at one folder per endpoint and model; plain data only, never a pickled object.
+
+    Raises:
+        AnswerCacheError: The folder holds a database that is broken.
+    """
     models = dict.fromkeys(_cache_name(lm) for lm in (roles.decision, roles.answer))
     name = "+".join(models) + (f"-again-{generation}" if generation else "")
     folder = cache_dir() / "answers" / name
     folder.mkdir(parents=True, exist_ok=True)
-    dspy.configure_cache(disk_cache_dir=str(folder), disk_size_limit_bytes=_CACHE_BYTES, restrict_pickle=True)
+    try:
+        dspy.configure_cache(disk_cache_dir=str(folder), disk_size_limit_bytes=_CACHE_BYTES, restrict_pickle=True)
+    except sqlite3.DatabaseError as error:
+        raise AnswerCacheError(f"LM answers in {folder}: {error}; remove the folder to ask the LM anew") from error
 
 
 def _cache_name(lm: MeteredLM) -> str:

@@ -13,7 +13,7 @@ from scripted_server import ScriptedServer
 
 from programs import lms
 from programs.addresses import bypass_proxies, without_secrets
-from programs.lms import LMSpecError, Roles, bind, check, make_lm, make_roles
+from programs.lms import AnswerCacheError, LMSpecError, Roles, bind, check, make_lm, make_roles
 from programs.local_lm import LocalServer, cache_dir
 
 
@@ -190,6 +190,18 @@ def test_a_pickled_object_in_the_cache_is_never_loaded(tmp_path: Path, monkeypat
             assert lm("hi") == ["OK"]
         assert len(server.requests) == 2
     assert not (tmp_path / "sprung").exists()
+
+
+def test_a_broken_cache_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPILED_RAG_CACHE", str(tmp_path))
+    roles = make_roles("openai/test", api_base="http://127.0.0.1:1/v1")
+    with bind(roles):
+        pass
+    [folder] = (tmp_path / "answers").iterdir()
+    for database in folder.rglob("cache.db"):
+        database.write_bytes(b"no database at all" * 400)
+    with pytest.raises(AnswerCacheError, match=f"LM answers in {folder}: .*; remove the folder"), bind(roles):
+        pass
 
 
 def test_what_is_cached_is_plain_data(monkeypatch: pytest.MonkeyPatch) -> None:
