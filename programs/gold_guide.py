@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from programs.prompting import format_passages
+from programs.quotes import stands_in, text_of
 from programs.rules import fold, is_chinese
 from programs.run import Bounds
-from programs.shortening import Shown, holds, sentences
+from programs.shortening import Shown, sentences
 from retrievers.records import Hit, Retriever
 from retrievers.tokenizer import find_ids, load_tokenizer, query_tokens
 from signatures import SearchStep
@@ -155,7 +156,7 @@ class Guide:
         """Tell whether quotes, with the headings they stand under, speak of what is asked; a sum needs several."""
         if self.gold.needs_all and len(quotes) < 2:
             return False
-        headings = [one.heading for one in shown if any(holds(one.body, quote) for quote in quotes)]
+        headings = [one.heading for one in shown if one.holds_any(quotes)]
         return self._share("\n".join([*headings, *quotes])) >= _ABOUT_SHARE
 
     def _share(self, text: str) -> float:
@@ -193,7 +194,7 @@ class Guide:
         evidence = [one for one in shown if self.gold.is_gold(one.hit)]
         quoted = "\n".join(self._quotes(shown))
         found = "\n".join([quoted, *(f"{one.heading}\n{one.body}" for one in evidence)])
-        wanted, asked = fold(_text(target)), fold(self.question)
+        wanted, asked = fold(text_of([target])), fold(self.question)
         shared = [word for word in content_words(found) if fold(word) not in asked and fold(word) in wanted]
         links = sorted(shared, key=lambda word: (not find_ids(word), not word[0].isupper()))[:_LINKS]
         if links and not find_ids(links[0]):  # a name of several words
@@ -202,7 +203,7 @@ class Guide:
         return links
 
     def _words_shared_with(self, *hits: Hit) -> str:
-        text = {token for hit in hits for token in query_tokens(_text(hit), load_tokenizer())}
+        text = {token for hit in hits for token in query_tokens(text_of([hit]), load_tokenizer())}
         asked = _without_empty(content_words(self.question))
         shared = [one for one in asked if text & set(query_tokens(one, load_tokenizer()))]
         return phrase(shared[:_QUERY_WORDS], self.question)
@@ -213,7 +214,7 @@ class Guide:
         query = " ".join([self.question, *self.gold.spans])
         hits = self.retrievers["hybrid"].search(query, _DEEP) if wanted else []
         first: dict[str, Hit] = {}
-        for hit in sorted(hits, key=lambda hit: not any(holds(_text(hit), span) for span in self.gold.spans)):
+        for hit in sorted(hits, key=lambda hit: not any(stands_in(span, text_of([hit])) for span in self.gold.spans)):
             for id_ in (hit.passage.passage_id, hit.passage.doc_id):
                 if id_ in wanted:
                     first.setdefault(id_, hit)
@@ -231,9 +232,9 @@ class Guide:
         if not self.gold.answer or not self._is_whole(quotes):
             raise NoGuidance("the passages do not hold the answer")
         gold = [(number, one) for number, one in enumerate(shown, 1) if self.gold.is_gold(one.hit)]
-        cited = [number for number, one in gold if any(holds(one.body, quote) for quote in quotes)]
+        cited = [number for number, one in gold if one.holds_any(quotes)]
         is_short = len(self.gold.answer) <= _ANSWER_CHARS
-        is_clear = is_short and holds("\n".join(quotes), self.gold.answer) and self._is_about(shown, quotes)
+        is_clear = is_short and stands_in(self.gold.answer, "\n".join(quotes)) and self._is_about(shown, quotes)
         outputs = {"answer": self.gold.answer, "citations": cited}
         return Step("answer", inputs, outputs, shown, quotes, clear=is_clear)
 
@@ -255,7 +256,7 @@ class Guide:
     def _quotes(self, shown: Sequence[Shown]) -> tuple[str, ...]:
         """Pick the words of gold passages that answer: the evidence the case names, else the sentence with a part."""
         gold = [one for one in shown if self.gold.is_gold(one.hit)]
-        named = [span for one in gold for span in self.gold.spans if holds(one.body, span)]
+        named = [span for one in gold for span in self.gold.spans if stands_in(span, one.body)]
         stated = [[part for part in sentences(one.body) if self.gold.states_part(part)][:1] for one in gold]
         return tuple(dict.fromkeys(named or (part for parts in stated for part in parts)))
 
@@ -267,7 +268,7 @@ class Guide:
 
     def _contrary(self, shown: Sequence[Shown], quotes: Sequence[str]) -> list[str]:
         """Pick one sentence of another gold passage that says otherwise."""
-        others = [one for one in shown if self.gold.is_gold(one.hit) and not any(holds(one.body, q) for q in quotes)]
+        others = [one for one in shown if self.gold.is_gold(one.hit) and not one.holds_any(quotes)]
         return [part for one in others for part in sentences(one.body) if self.gold.misleads(part)][:1]
 
 
@@ -293,10 +294,6 @@ def _without_empty(words: Sequence[str]) -> list[str]:
 
 def _step(query: str) -> SearchStep:
     return SearchStep(tool="hybrid", query=query)
-
-
-def _text(hit: Hit) -> str:
-    return f"{hit.passage.title}\n{hit.passage.text}"
 
 
 def _as_written(token: str, text: str) -> str:

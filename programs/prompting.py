@@ -34,6 +34,11 @@ def _format_passage(number: int, hit: Hit, question: str, chars: int) -> str:
     return f"<passage {number}> {heading}\n{excerpt(_DELIMITER.sub(' ', passage.text), question, chars)}\n</passage>"
 
 
+def split_lines(text: str) -> list[str]:
+    """Cut a text after every line and sentence; nothing of it is lost."""
+    return [piece for piece in _PIECE.findall(text) if piece]
+
+
 def excerpt(text: str, question: str, chars: int) -> str:
     """Return the run of whole lines or sentences, at most `chars` long, that holds most of the question's words.
 
@@ -41,7 +46,7 @@ def excerpt(text: str, question: str, chars: int) -> str:
     """
     if len(text) <= chars:
         return text
-    pieces = _PIECE.findall(text)
+    pieces = split_lines(text)
     wanted = rules.words(question)
     windows = [_window(pieces, start, chars) for start in range(len(pieces))]
     best = max(range(len(pieces)), key=lambda start: (len(wanted & rules.words(windows[start])), -start))

@@ -11,10 +11,16 @@ def text_of(hits: Sequence[Hit]) -> str:
     return "\n".join(f"{hit.passage.title}\n{hit.passage.text}" for hit in hits)
 
 
+def stands_in(quote: str, text: str) -> bool:
+    """Tell whether a text holds these words, whatever the markup and spacing."""
+    wanted = rules.bare(quote)
+    return bool(wanted) and wanted in rules.bare(text)
+
+
 def quotes_of(hit: Hit, quotes: Sequence[str]) -> tuple[str, ...]:
     """Return the quotes that stand in a passage, but for markup and spacing."""
-    text = rules.bare(text_of([hit]))
-    return tuple(quote for quote in quotes if (wanted := rules.bare(quote)) and wanted in text)
+    text = text_of([hit])
+    return tuple(quote for quote in quotes if stands_in(quote, text))
 
 
 def find_quotes(quotes: Sequence[str], hits: Sequence[Hit]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from programs import rules
+from programs.quotes import text_of
 from retrievers.records import Hit
 
 
@@ -15,7 +16,7 @@ def rate(hits: Sequence[Hit], question: str, query: str) -> tuple[float, ...]:
     across languages, the score alone tells.
     """
     scores = _share_of_best([hit.score for hit in hits])
-    held = [rules.words(f"{hit.passage.title}\n{hit.passage.text}") for hit in hits]
+    held = [rules.words(text_of([hit])) for hit in hits]
     wanted = [rules.words(question), rules.words(query)]
     overlaps = [_weigh_shared(words, held) for words in (wanted if wanted[0] != wanted[1] else wanted[:1])]
     told = [_share_of_best(overlap) for overlap in overlaps if any(overlap)]

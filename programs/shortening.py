@@ -1,15 +1,14 @@
 """The passages of a demo, cut to what its output rests on: every call pays for them again."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from programs.changes import estimate_tokens
-from programs.prompting import excerpt
+from programs.prompting import excerpt, split_lines
+from programs.quotes import stands_in
 from programs.rules import bare, is_chinese
 from retrievers.records import Hit
 
-_PIECE = re.compile(r"[^\n。！？；]*?(?:[.!?](?=\s)|[\n。！？；]|$)\s*", re.DOTALL)
 _TOKENS = 30
 _CHARS, _CHINESE_CHARS = 110, 50  # about as many tokens
 _LEAST_CHARS = 6  # letters and digits of a line that says something
@@ -23,15 +22,14 @@ class Shown:
     body: str
     hit: Hit
 
-
-def holds(text: str, quote: str) -> bool:
-    """Tell whether a text holds these words, whatever the markup and spacing."""
-    return bool(bare(quote)) and bare(quote) in bare(text)
+    def holds_any(self, quotes: Sequence[str]) -> bool:
+        """Tell whether one of the quotes stands in what is shown."""
+        return any(stands_in(quote, self.body) for quote in quotes)
 
 
 def sentences(text: str) -> list[str]:
     """Cut a text into its lines and sentences, without those that are empty."""
-    return [part for part in map(str.strip, _PIECE.findall(text)) if part]
+    return [part for part in map(str.strip, split_lines(text)) if part]
 
 
 def shorten(shown: Sequence[Shown], quotes: Sequence[str], question: str) -> tuple[str, dict[int, int]]:
@@ -42,13 +40,13 @@ def shorten(shown: Sequence[Shown], quotes: Sequence[str], question: str) -> tup
     Returns:
         The passages in the format of `format_passages`, numbered anew; old number → new number.
     """
-    quoted = [number for number, one in enumerate(shown) if any(holds(one.body, quote) for quote in quotes)]
+    quoted = [number for number, one in enumerate(shown) if one.holds_any(quotes)]
     others = [number for number in range(len(shown)) if number not in quoted]
     kept = sorted([*quoted, *others[: max(0, 2 - len(quoted))]])
     parts = []
     for place, number in enumerate(kept, 1):
         one = shown[number]
-        body = _cut([quote for quote in quotes if holds(one.body, quote)], one.body, question)
+        body = _cut([quote for quote in quotes if stands_in(quote, one.body)], one.body, question)
         parts.append(f"<passage {place}> {one.heading}\n{body}\n</passage>")
     return "\n".join(parts), {number + 1: place for place, number in enumerate(kept, 1)}
 
@@ -56,7 +54,7 @@ def shorten(shown: Sequence[Shown], quotes: Sequence[str], question: str) -> tup
 def _cut(quotes: Sequence[str], body: str, question: str) -> str:
     if not quotes:
         return excerpt(body, question, _CHINESE_CHARS if is_chinese(body) else _CHARS)
-    pieces = [piece for piece in _PIECE.findall(body) if piece]
+    pieces = split_lines(body)
     kept = sorted({place for quote in quotes for place in _around(quote, pieces)})
     text = ""
     for place in kept:
@@ -69,7 +67,7 @@ def _around(quote: str, pieces: Sequence[str]) -> range:
     """Find the fewest lines that hold a quote; take in the one after and the one before as far as there is room."""
     n = len(pieces)
     runs = (range(first, first + length) for length in range(1, n + 1) for first in range(n - length + 1))
-    held = next((run for run in runs if holds("".join(pieces[run.start : run.stop]), quote)), range(n))
+    held = next((run for run in runs if stands_in(quote, "".join(pieces[run.start : run.stop]))), range(n))
     for before, after in ((0, 1), (1, 0)):
         wider = range(max(held.start - before, 0), min(held.stop + after, n))
         added = [pieces[place] for place in wider if place not in held]

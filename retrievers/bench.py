@@ -151,7 +151,7 @@ def _plan(n_passages: int, folder: Path, queries: list[str], dimension: int, sid
     if "chroma" in sides:
         yield _Step("Chroma bare", _bare_chroma, (folder, queries, n_passages, dimension), folder / "chroma")
     if "rank-bm25" in sides:
-        yield _Step("rank-bm25 bare", _bare_bm25, (corpus, queries[:10], n_passages), corpus)
+        yield _Step("rank-bm25 bare", _bare_bm25, (corpus, queries[:10], n_passages))
 
 
 def format_measurements(results: Sequence[Measurement]) -> str:
@@ -196,16 +196,31 @@ def _build(corpus: Path, index: Path, n_passages: int, dimension: int) -> Measur
 
 
 def _query(index_folder: Path, mode: Any, queries: Sequence[str], n_passages: int, dimension: int) -> Measurement:
+    def open_() -> Callable[[str], object]:
+        index = import_module("retrievers.index").open_index(index_folder, SyntheticEmbedder(dimension))
+        return lambda query: index.search(query, mode=mode)
+
+    return _measure_querying(mode, n_passages, queries, ("retrievers.lexical_mapped", "retrievers.index"), open_)
+
+
+def _measure_querying(
+    what: str,
+    n_passages: int,
+    queries: Sequence[str],
+    modules: Sequence[str],
+    open_: Callable[[], Callable[[str], Any]],
+) -> Measurement:
+    """Import, open and search; `open_` returns the search."""
     started = time.monotonic()
-    import_module("retrievers.lexical_mapped")
-    open_index = import_module("retrievers.index").open_index
+    for module in modules:
+        import_module(module)
     imported = time.monotonic()
-    index = open_index(index_folder, SyntheticEmbedder(dimension))
-    index.search(queries[0], mode=mode)
+    search = open_()
+    search(queries[0])
     opened = time.monotonic()
-    p50, p95 = _time_queries(queries[1:], lambda query: index.search(query, mode=mode))
+    p50, p95 = _time_queries(queries[1:], search)
     return Measurement(
-        mode,
+        what,
         n_passages,
         import_s=imported - started,
         open_s=opened - imported,
@@ -242,25 +257,15 @@ def _build_alone(corpus: Path, folder: Path, n_passages: int) -> Measurement:
 
 
 def _query_alone(folder: Path, queries: Sequence[str], n_passages: int) -> Measurement:
-    started = time.monotonic()
-    import_module("retrievers.lexical_mapped")
-    from retrievers.lexical import LexicalIndex, top_rows
-    from retrievers.tokenizer import load_tokenizer, query_tokens
+    def open_() -> Callable[[str], object]:
+        from retrievers.lexical import LexicalIndex, top_rows
+        from retrievers.tokenizer import load_tokenizer, query_tokens
 
-    imported = time.monotonic()
-    index, tokenizer = LexicalIndex(folder), load_tokenizer()
-    top_rows(index.score(query_tokens(queries[0], tokenizer)), 10)
-    opened = time.monotonic()
-    p50, p95 = _time_queries(queries[1:], lambda query: top_rows(index.score(query_tokens(query, tokenizer)), 10))
-    return Measurement(
-        "BM25 alone",
-        n_passages,
-        import_s=imported - started,
-        open_s=opened - imported,
-        p50_ms=p50,
-        p95_ms=p95,
-        memory_mib=_resident_mib(),
-    )
+        index, tokenizer = LexicalIndex(folder), load_tokenizer()
+        return lambda query: top_rows(index.score(query_tokens(query, tokenizer)), 10)
+
+    modules = ("retrievers.lexical_mapped", "retrievers.lexical", "retrievers.tokenizer")
+    return _measure_querying("BM25 alone", n_passages, queries, modules, open_)
 
 
 def _bare_bm25(corpus: Path, queries: Sequence[str], n_passages: int) -> Measurement:

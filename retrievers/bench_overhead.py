@@ -11,7 +11,7 @@ from typing import Any
 
 from retrievers.bench import Clock, run_apart
 from retrievers.documents import read_documents
-from retrievers.embedders import load_embedder
+from retrievers.embedders import Embedder, load_embedder
 from retrievers.generation import BATCH_PASSAGES
 
 
@@ -83,10 +83,17 @@ def _copy_head(corpus: Path, folder: Path, n_documents: int) -> Path:
     return part
 
 
+def _load(name: str) -> Embedder:
+    """Load an embedder whole: the weights of one may be read with the first text only."""
+    model = load_embedder(name)
+    model.embed_documents(["a text"])
+    return model
+
+
 def _build(corpus: Path, index: Path, embedder: str) -> tuple[int, float, float]:
     from retrievers.build import build_index
 
-    model = load_embedder(embedder)
+    model = _load(embedder)
     started, cpu = time.monotonic(), time.process_time()
     report = build_index(corpus, index, model, progress=Clock("build"))
     return report.manifest.n_passages, time.monotonic() - started, time.process_time() - cpu
@@ -97,7 +104,7 @@ def _embed(index: Path, embedder: str) -> tuple[float, float]:
     from retrievers.manifest import find_generation
     from retrievers.passages import embedding_text
 
-    model = load_embedder(embedder)
+    model = _load(embedder)
     with Generation(find_generation(index)) as generation:
         texts = [embedding_text(passage) for passage in generation.store.iterate_passages()]
     clock = Clock("embedder alone")
