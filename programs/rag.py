@@ -26,6 +26,7 @@ from programs.prompting import (
 )
 from programs.quotes import cited, find_quotes, holding, quotes_of, text_of
 from programs.record import Check, StopReason, make_prediction
+from programs.relevance import complement
 from programs.run import Bounds, Evidence, Run
 from programs.tools import NO_TOOLS, SQL, Attempt, Toolbox, ask_api, ask_tables
 from retrievers.records import Hit, Retriever
@@ -232,6 +233,8 @@ class AgenticRAG(NaiveRAG):
         verdict: Verdict = (
             "sufficient" if output.verdict == "conflict" and not disagree(quotes, passages) else output.verdict
         )
+        if verdict == "sufficient":
+            passages = complement(passages, context, run.question)
         return run.note(Evidence(verdict, passages, str(output.missing).strip(), "lm", quotes), context)
 
     def _conclude(self, run: Run) -> dspy.Prediction:

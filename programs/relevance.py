@@ -1,11 +1,16 @@
 """How relevant a passage is to what was asked: a number from 0 to 1 for each hit, by rule."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from programs import rules
 from programs.quotes import text_of
 from retrievers.records import Hit
+
+# Sample set, train and dev, one gold passage quoted: of 46 other gold passages of multi_hop questions that were found
+# too, 31 stay with it, and 1.5 (lookup), 1.6 (single_hop) and 2.1 passages are left of 3.1, 3.4 and 3.7. At .2 it is
+# 39 of 46, and 1.7, 2.0 and 2.6 are left.
+_COMPLEMENT = 0.3
 
 
 def rate(hits: Sequence[Hit], question: str, query: str) -> tuple[float, ...]:
@@ -27,10 +32,32 @@ def rate(hits: Sequence[Hit], question: str, query: str) -> tuple[float, ...]:
     )
 
 
+def complement(chosen: Sequence[Hit], hits: Sequence[Hit], question: str) -> tuple[Hit, ...]:
+    """Add to the hits chosen those that hold a good share of the question's words which the chosen ones lack.
+
+    A question that needs two passages has words of each. Words that no hit holds do not count.
+    """
+    wanted = rules.words(question)
+    held = [wanted & rules.words(text_of([hit])) for hit in hits]
+    weights = _weigh(wanted, held)
+    known = rules.words(text_of(chosen))
+    least = _COMPLEMENT * _total(weights, set().union(*held))
+    others = (hit for hit, words in zip(hits, held, strict=True) if _total(weights, words - known) >= least > 0)
+    return (*chosen, *(hit for hit in others if hit not in chosen))
+
+
 def _weigh_shared(wanted: set[str], held: Sequence[set[str]]) -> list[float]:
+    weights = _weigh(wanted, held)
+    return [_total(weights, wanted & words) for words in held]
+
+
+def _weigh(wanted: set[str], held: Sequence[set[str]]) -> dict[str, float]:
     n_holding = {word: sum(word in words for words in held) for word in wanted}
-    weights = {word: math.log(1 + len(held) / (n + 0.5)) for word, n in n_holding.items()}
-    return [sum(weights[word] for word in sorted(wanted & words)) for words in held]
+    return {word: math.log(1 + len(held) / (n + 0.5)) for word, n in n_holding.items()}
+
+
+def _total(weights: Mapping[str, float], words: set[str]) -> float:
+    return sum(weights[word] for word in sorted(words))
 
 
 def _share_of_best(values: Sequence[float]) -> list[float]:

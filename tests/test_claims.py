@@ -95,6 +95,20 @@ def test_a_term_of_the_question_that_no_cited_passage_mentions_is_doubtful(quest
     assert lacking in finding.reason
 
 
+def test_passages_that_hold_few_words_of_the_question_leave_an_answer_in_doubt() -> None:
+    question = "Which colour does the housing of a controller get at the factory?"
+    finding = check_claims(question, "as long as it is dry", [CABLE], [CABLE])
+    assert finding.outcome == "doubtful"
+    assert "of the question's words" in finding.reason
+    table = hit("The longest allowed sync cable is 140 m.", type="table")
+    assert check_claims(question, "as long as it is dry", [table], [table]).outcome == "holds"
+
+
+@pytest.mark.parametrize("question", ["Housing colour?", "控制器的外壳在工厂里刷成什么颜色？"])
+def test_a_short_question_or_one_in_another_language_is_not_doubted_for_its_words(question: str) -> None:
+    assert check_claims(question, "as long as it is dry", [CABLE], [CABLE]).outcome == "holds"
+
+
 def test_terms_are_found_in_either_form_and_possessives_are_none() -> None:
     assert (
         check_claims("What happens on 14 March 2025 by FK-22's terms?", "they ship", [LONG], [LONG]).outcome == "holds"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from programs.relevance import rate
+from programs.relevance import complement, rate
 from programs.run import Bounds, Evidence, Run
 from retrievers.records import Hit, Passage
 
@@ -155,3 +155,29 @@ def test_no_threshold_empties_a_context_or_brings_back_what_another_drops(
 def test_a_threshold_is_a_number_from_0_to_1(value: Any) -> None:
     with pytest.raises(ValueError, match="min_relevance"):
         Bounds(min_relevance=value)
+
+
+def texts(*found: str) -> tuple[Hit, ...]:
+    return ranked(*((text, 1.0) for text in found))
+
+
+def test_the_other_half_of_a_question_stays_beside_what_was_quoted() -> None:
+    recall, lead, price = texts(
+        "recall notice 778 replaced the relay module everywhere",
+        "lead times are counted from the order day",
+        "relay modules come from Falk with a delivery time of nine weeks",
+    )
+    question = "How many weeks is the delivery time of the module that recall notice 778 replaced?"
+    assert complement([recall], [recall, lead, price], question) == (recall, price)
+    assert complement([price], [recall, lead, price], question) == (price, recall)
+
+
+def test_a_quote_that_covers_the_question_stays_alone() -> None:
+    hits = texts("sync cable of the NX-200 is 140 m long", "sync cable of the NX-220 is 90 m", "fans run at 40 degrees")
+    assert complement(hits[:1], hits, "How long is the sync cable of the NX-200?") == hits[:1]
+
+
+def test_where_no_word_of_the_question_is_found_nothing_is_added() -> None:
+    hits = texts("sync cable", "relay module")
+    assert complement(hits[:1], hits, "质保期") == hits[:1]
+    assert complement(hits[:1], hits, "") == hits[:1]
