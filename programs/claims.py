@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from programs import rules
+from programs.sql import has_rows
 from retrievers.records import Hit
 from retrievers.tokenizer import load_tokenizer
 from trainsets.normalize import facts
@@ -58,7 +59,7 @@ def check_claims(question: str, answer: str, cited: Sequence[Hit], shown: Sequen
     if terms := _terms_lacking(question, held or shown):
         return Finding("doubtful", f"no cited passage mentions {', '.join(terms)}", held)
     share = _share_of_words(question, held or shown)
-    if share < _FEW_WORDS and not any(hit.passage.metadata.get("type") == "table" for hit in held):
+    if share < _FEW_WORDS and not has_rows(held):
         return Finding("doubtful", f"the cited passages hold {share:.0%} of the question's words", held)
     return Finding("holds", citations=held)
 

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from programs.bridging import content_words, phrase
 from programs.prompting import format_passages
 from programs.quotes import stands_in, text_of
-from programs.rules import fold, is_chinese
+from programs.rules import fold
 from programs.run import Bounds
 from programs.shortening import Shown, sentences
 from retrievers.records import Hit, Retriever
@@ -272,30 +273,9 @@ class Guide:
         return [part for one in others for part in sentences(one.body) if self.gold.misleads(part)][:1]
 
 
-def content_words(text: str) -> list[str]:
-    """List the words of a text that a search is about, in order, as they are written there."""
-    tokens = dict.fromkeys(query_tokens(text, load_tokenizer()))
-    written = [_as_written(token, text) for token in tokens]
-    return [word for word in written if not any(word != other and word in other for other in written)]
-
-
-def phrase(words: Sequence[str], text: str) -> str:
-    """Write words one after another; Chinese ones that stand together in `text` stay together."""
-    written = ""
-    for before, word in zip(["", *words], words, strict=False):
-        is_joint = is_chinese(before) and is_chinese(word) and before + word in text
-        written += word if not written or is_joint else f" {word}"
-    return written
-
-
 def _without_empty(words: Sequence[str]) -> list[str]:
     return [word for word in words if word.casefold() not in _EMPTY]
 
 
 def _step(query: str) -> SearchStep:
     return SearchStep(tool="hybrid", query=query)
-
-
-def _as_written(token: str, text: str) -> str:
-    found = re.search(re.escape(token), text, re.IGNORECASE)
-    return found.group() if found else token

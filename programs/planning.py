@@ -80,9 +80,15 @@ def plan_by_rule(question: str, toolbox: Toolbox, today: date) -> list[Step] | N
 
 
 def read_plan(steps: Sequence[SearchStep], question: str, fields: Fields, today: date) -> list[Step]:
-    """Read what the LM planned: at most three searches, empty ones left out; without any, the question itself."""
+    """Read what the LM planned: at most three searches, empty ones left out.
+
+    Where it splits nothing, the question itself is searched for too: rewording it can only lose words.
+    """
     planned = [Step(step.tool, step.query.strip(), "lm") for step in steps[:MAX_STEPS] if step.query.strip()]
-    return narrow(planned or [Step("hybrid", question, "rule")], fields, today)
+    if len(planned) < 2:
+        planned = [step for step in planned if rules.fold(step.query) != rules.fold(question)]
+        planned.append(Step("hybrid", question, "rule"))
+    return narrow(planned, fields, today)
 
 
 def narrow(steps: Sequence[Step], fields: Fields, today: date) -> list[Step]:

@@ -10,6 +10,7 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from programs import rules
+from programs.bridging import lead_on, pick_linked
 from programs.claims import check_claims, lacking_acronyms
 from programs.conflicts import disagree, find_points, prefer_current, settle
 from programs.conversation import format_conversation, keeps_to
@@ -28,6 +29,7 @@ from programs.quotes import cited, find_quotes, holding, quotes_of, text_of
 from programs.record import Check, StopReason, make_prediction
 from programs.relevance import complement
 from programs.run import Bounds, Evidence, Run
+from programs.sql import has_rows
 from programs.tools import NO_TOOLS, SQL, Attempt, Toolbox, ask_api, ask_tables
 from retrievers.records import Hit, Retriever
 from signatures import (
@@ -245,7 +247,7 @@ class AgenticRAG(NaiveRAG):
                 if stop := self._search_again(run, evidence):
                     return _abstain(run, stop, "insufficient", check=check, known=evidence.quotes)
                 evidence = self._judge(run)
-            evidence = self._seek_third(run, evidence)
+            evidence = self._bridge(run, self._seek_third(run, evidence))
             draft = self._draft(run, evidence)
             check, citations = self._check(run, draft)
             if draft.error or check.outcome != "fails":
@@ -273,6 +275,21 @@ class AgenticRAG(NaiveRAG):
         verdict: Verdict = "conflict" if disagree(quotes, passages) else "sufficient"
         return run.note(Evidence(verdict, passages, by=run.hops[-1].judged_by or "rule", quotes=quotes), _current(run))
 
+    def _bridge(self, run: Run, evidence: Evidence) -> Evidence:
+        """Search once more, by rule, where what was quoted leaves a part of the question open; nothing is judged again.
+
+        A small LM takes the first half of a question that needs two passages for the whole of it.
+        """
+        is_half = evidence.verdict == "sufficient" and not has_rows(evidence.passages)
+        query = lead_on(run.question, evidence.quotes, evidence.passages) if is_half else ""
+        if not query or run.exhausted() or run.is_repeated("hybrid", query):
+            return evidence
+        run.search("hybrid", query, goal="what the words quoted leave open", decided_by="rule")
+        linked = pick_linked(run.hops[-1].hits, run.question, evidence.quotes)
+        known = {hit.passage.passage_id: hit for hit in (*evidence.passages, *linked)}
+        passages = prefer_current(tuple(known.values()), tuple(known.values()), run.question)
+        return replace(evidence, passages=passages[: run.bounds.n_passages])
+
     def _check(self, run: Run, draft: Draft) -> tuple[Check, tuple[Hit, ...]]:
         """Check an answer: by rule what a rule can tell, by the LM what is doubtful, if its threshold is above 0.
 
@@ -287,9 +304,17 @@ class AgenticRAG(NaiveRAG):
         return check, finding.citations
 
     def _search_again(self, run: Run, evidence: Evidence) -> StopReason | None:
-        """Rewrite and search once more; return why not, if the loop has to end."""
+        """Search once more, by rule where words quoted lead on, else rewritten; return why not, if the loop ends."""
         if stop := run.exhausted():
             return stop
+        # A gap that the LM named is the rewriter's. Where a rule found that its quotes are not enough, none is named.
+        held = holding(evidence.quotes, evidence.passages)
+        query = lead_on(run.question, evidence.quotes, held) if evidence.by == "rule" else ""
+        if query and not run.is_repeated("hybrid", query):
+            if run.search("hybrid", query, goal=evidence.missing, decided_by="rule"):
+                return None
+            if stop := run.exhausted():
+                return stop
         output, _ = _decide(
             self.rewrite,
             question=run.question,

@@ -18,6 +18,7 @@ _CELL_CHARS = 80
 _KNOWN_VALUES = 300  # of a text column; what a question names of them is shown first
 _STEM = 5
 _LEAST_SHARED = 2
+_ROWS = "#sql-"  # in the id of a passage that a query brought
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,13 @@ def rows_to_hit(rows: Rows, sql: str, views: Sequence[TableView]) -> Hit:
     lines = [f"SQL: {' '.join(sql.split())}", " | ".join(rows.columns)]
     lines += [" | ".join(_cell(cell) for cell in row) for row in rows.rows]
     lines += ["… (there are more rows)"] if rows.is_cut else []
-    passage_id = f"{doc_id}#sql-{hashlib.sha256(sql.encode()).hexdigest()[:8]}"
+    passage_id = f"{doc_id}{_ROWS}{hashlib.sha256(sql.encode()).hexdigest()[:8]}"
     return Hit(Passage(passage_id, doc_id, title, "\n".join(lines), {"type": "table"}), 1.0, 1)
+
+
+def has_rows(hits: Sequence[Hit]) -> bool:
+    """Tell whether one of the passages is what a query brought."""
+    return any(_ROWS in hit.passage.passage_id for hit in hits)
 
 
 def _view(database: Database, schema: TableSchema) -> TableView:

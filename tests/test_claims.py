@@ -100,7 +100,7 @@ def test_passages_that_hold_few_words_of_the_question_leave_an_answer_in_doubt()
     finding = check_claims(question, "as long as it is dry", [CABLE], [CABLE])
     assert finding.outcome == "doubtful"
     assert "of the question's words" in finding.reason
-    table = hit("The longest allowed sync cable is 140 m.", type="table")
+    table = hit("The longest allowed sync cable is 140 m.", "t#sql-1")
     assert check_claims(question, "as long as it is dry", [table], [table]).outcome == "holds"
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import guided
 import pytest
 
-from programs.gold_guide import Guide, NoGuidance, Step, content_words, phrase
+from programs.gold_guide import Guide, NoGuidance, Step
 from programs.prompting import format_passages
 from programs.rag import AgenticRAG
 from programs.run import Bounds
@@ -78,17 +78,6 @@ def test_a_passage_that_was_not_retrieved_and_an_unknown_predictor_have_no_guida
         guide.answer_for("judge")(passages="<passage 1> Made up\nno such text\n</passage>", question="")
     with pytest.raises(NoGuidance, match="condense"):
         guide.answer_for("condense")(question="")
-
-
-def test_content_words_are_in_order_as_written_and_without_function_words() -> None:
-    assert content_words("What is the lead time of P-4471?") == ["lead", "time", "P-4471"]
-    assert content_words("KX-310 的风扇多久更换一次？")[:2] == ["KX-310", "风扇"]
-
-
-def test_chinese_words_that_stand_together_in_the_text_stay_together() -> None:
-    assert phrase(["KX-350", "典型", "功耗"], "KX-350 比 KX-310 典型功耗高出多少") == "KX-350 典型功耗"
-    assert phrase(["lead", "time", "P-4471"], "What is the lead time of P-4471?") == "lead time P-4471"
-    assert phrase([], "x") == ""
 
 
 def judge_all(program: AgenticRAG, **changes: object) -> Step:
