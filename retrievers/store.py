@@ -33,6 +33,11 @@ _SELECT = """
 SELECT row, doc_id, row - first_row, title, text, documents.metadata, passages.metadata
 FROM passages JOIN documents USING (doc)
 """
+# By row, which passages are kept by: by document, all of them would be gone through.
+_OF_DOCUMENT = (
+    "row >= (SELECT first_row FROM documents WHERE doc_id = ?) "
+    "AND row < (SELECT first_row + n_passages FROM documents WHERE doc_id = ?)"
+)
 # From each value the index finds the next one, so a key with few values in a million documents costs few look-ups.
 _DISTINCT = """
 WITH RECURSIVE found(value) AS (
@@ -132,7 +137,7 @@ class Store:
 
     def passages_of(self, doc_id: str) -> list[Passage]:
         """Read the passages of a document in order; empty when there is no such document."""
-        found = self._connection.execute(f"{_SELECT} WHERE doc_id = ? ORDER BY row", (doc_id,))
+        found = self._connection.execute(f"{_SELECT} WHERE {_OF_DOCUMENT} ORDER BY row", (doc_id, doc_id))
         return [_read_passage(record) for record in found]
 
     def find_row(self, passage_id: str) -> int | None:

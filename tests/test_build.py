@@ -405,6 +405,31 @@ def test_a_collection_that_lost_records_is_filled_again_before_it_is_used(
     assert set(open_index(tmp_path / "i", HashEmbedder())._dense.ids()) == {"a#0", "b#0"}
 
 
+def test_reading_the_passages_of_a_document_costs_the_same_however_many_others_there_are(tmp_path: Path) -> None:
+    steps = []
+    for name, n in (("few", 3), ("many", 300)):
+        corpus = write_corpus(tmp_path / f"{name}.jsonl", **{f"d{number}": f"word{number}" for number in range(n)})
+        build_index(corpus, tmp_path / name, HashEmbedder())
+        store = open_index(tmp_path / name, HashEmbedder())._store
+        counted = 0
+
+        def count() -> int:
+            nonlocal counted
+            counted += 1
+            return 0
+
+        store._connection.set_progress_handler(count, 1)
+        assert [passage.passage_id for passage in store.passages_of("d1")] == ["d1#0"]
+        store._connection.set_progress_handler(None, 1)
+        steps.append(counted)
+    assert steps[1] < steps[0] + 50
+
+
+def test_a_large_graph_may_miss_a_few_and_a_small_one_none() -> None:
+    assert generation.count_tolerated(100_000, 50) == 0
+    assert generation.count_tolerated(1_000_000, 50) == 2
+
+
 def test_a_collection_with_unreachable_records_is_filled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
     original = generation.DenseIndex.upsert
