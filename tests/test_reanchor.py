@@ -31,7 +31,7 @@ from trainsets.cases import Case, to_example
 from trainsets.metrics import combined_score
 
 # All questions negate and no passage does, so that an LM is asked whether the answer holds. It believes the right ones
-# more than those to what no document answers: a threshold between .3 and .6 tells them apart, that of the seed does not.
+# more than those to what no document answers: a threshold between .3 and .6 tells them apart, the seed's does not.
 HELD = {f"Which sync cable is not longer than allowed in hall {n}?": "140 m" for n in range(1, 6)}
 UNHELD = {f"Which relay of the line is not supplied to hall {n}?": "Falk Relais" for n in range(1, 6)}
 ANSWERS = HELD | UNHELD
@@ -111,10 +111,8 @@ def test_the_threshold_moves_to_where_the_metric_is_best(
     assert first.score < 0.6 < 0.9 < best.score
     assert len({trial.program for trial in compiled.trials}) == len(compiled.trials) > 5
     assert {(trial.stage, trial.n_cases) for trial in compiled.trials} == {("reanchor", len(TRAIN))}
-    said = (
-        f"check.supported: threshold 0.15 → {threshold_of(compiled.program):g}: from 10 decisions, score 0.500 → 1.000"
-    )
-    assert said in capsys.readouterr().err.splitlines()
+    moved = f"check.supported: threshold 0.15 → {threshold_of(compiled.program):g}"
+    assert f"{moved}: from 10 decisions, score 0.500 → 1.000" in capsys.readouterr().err.splitlines()
 
 
 def test_no_request_is_made_twice_and_new_ones_come_only_from_runs_that_turned(
@@ -211,10 +209,8 @@ def test_a_fit_that_was_killed_goes_on_to_the_same_end(server: ScriptedServer, t
     compiled = attempt()
     assert len(asked(server)) == len(set(asked(server)))
     uninterrupted = compile_with(server, seed)
-    assert (compiled.trials, threshold_of(compiled.program)) == (
-        uninterrupted.trials,
-        threshold_of(uninterrupted.program),
-    )
+    assert compiled.trials == uninterrupted.trials
+    assert render_prompts(compiled.program) == render_prompts(uninterrupted.program)
     recorded = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()[1:]]
     assert recorded == [asdict(trial) for trial in compiled.trials]
 
