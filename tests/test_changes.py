@@ -88,6 +88,23 @@ def test_demos_in_another_order_are_a_change(compiled: AgenticRAG) -> None:
     assert "demos in another order" in say_changes([change])
 
 
+def test_a_threshold_that_moved_is_a_change_and_all_of_it(seed: AgenticRAG) -> None:
+    fitted = seed.deepcopy()
+    fitted.check.fields["supported"]["threshold"] = 0.42
+    changes = compare_programs(seed, fitted)
+    [check] = [change for change in changes if not change.is_none]
+    assert (check.predictor, check.moved) == ("check", (("supported", 0.15, 0.42),))
+    said = "supported from a probability of 0.15 → 0.42 on"
+    assert say_changes(changes).splitlines()[1] == f"  check     {said}"
+    assert f"## check\n\n{said}\n" in changes_markdown(changes)
+    assert f"<p>{said}</p>" in changes_html(changes)
+    fitted.check.demos = [dspy.Example(passages="p", question="q", supported=True)]
+    assert re.fullmatch(
+        rf"  check     1 demo added; {said}; prompt ≈ \d+ → \d+ tokens",
+        say_changes(compare_programs(seed, fitted)).splitlines()[1],
+    )
+
+
 def test_a_predictor_of_one_program_only_is_compared_with_nothing(tools: Tools, seed: AgenticRAG) -> None:
     changes = {change.predictor: change for change in compare_programs(HybridRAG(tools.retrievers), seed)}
     assert changes["answer"].is_none

@@ -30,10 +30,12 @@ from signatures import SearchStep
 from trainsets.cases import Case, to_example
 from trainsets.metrics import combined_score
 
+pytestmark = pytest.mark.slow
+
 # All questions negate and no passage does, so that an LM is asked whether the answer holds. It believes the right ones
 # more than those to what no document answers: a threshold between .3 and .6 tells them apart, the seed's does not.
-HELD = {f"Which sync cable is not longer than allowed in hall {n}?": "140 m" for n in range(1, 6)}
-UNHELD = {f"Which relay of the line is not supplied to hall {n}?": "Falk Relais" for n in range(1, 6)}
+HELD = {f"Which sync cable is not longer than allowed in hall {n}?": "140 m" for n in range(1, 5)}
+UNHELD = {f"Which relay of the line is not supplied to hall {n}?": "Falk Relais" for n in range(1, 5)}
 ANSWERS = HELD | UNHELD
 TRAIN = [
     to_example(
@@ -52,11 +54,11 @@ def metric(example: Any, prediction: Any, trace: Any = None) -> float | bool:
 
 
 def probabilities(held: float, unheld: float) -> Callable[[Request], dict[str, float]]:
-    """What the LM says to a check, with a little of its own for every question."""
+    """What the LM says to a check, a little more for every other question."""
 
     def next_token(request: Request) -> dict[str, float]:
         [(kind, n)] = re.findall(r"(cable|relay) .* hall (\d)", prompt_of(request))
-        p = (held if kind == "cable" else unheld) + int(n) / 100
+        p = (held if kind == "cable" else unheld) + int(n) % 2 / 20
         return {"yes": p, "no": 1 - p}
 
     return next_token
@@ -67,6 +69,27 @@ def _quiet() -> Iterator[None]:
     logging.getLogger("dspy").setLevel(logging.CRITICAL)
     yield
     logging.getLogger("dspy").setLevel(logging.INFO)
+
+
+class Remembering:
+    """What the real index finds; a fit runs every case a dozen times."""
+
+    def __init__(self, retriever: Any) -> None:
+        self.retriever, self.found = retriever, dict[str, Any]()
+
+    def search(self, *args: Any, **kwargs: Any) -> Any:
+        asked = repr((args, kwargs))
+        if asked not in self.found:
+            self.found[asked] = self.retriever.search(*args, **kwargs)
+        return self.found[asked]
+
+    def __deepcopy__(self, memo: Any) -> "Remembering":
+        return self
+
+
+@pytest.fixture(scope="module")
+def seed(tools: Tools) -> AgenticRAG:
+    return AgenticRAG({mode: Remembering(one) for mode, one in tools.retrievers.items()})
 
 
 @pytest.fixture
@@ -100,25 +123,23 @@ def asked(server: ScriptedServer) -> list[str]:
 
 
 def test_the_threshold_moves_to_where_the_metric_is_best(
-    server: ScriptedServer, tools: Tools, capsys: pytest.CaptureFixture[str]
+    server: ScriptedServer, seed: AgenticRAG, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seed = AgenticRAG(tools.retrievers)
     compiled = compile_with(server, seed)
     assert 0.35 < threshold_of(compiled.program) <= 0.61
     assert threshold_of(seed) == CHECK_THRESHOLD
     assert [name for name, one in compiled.program.named_predictors() if one.fields] == ["check"]  # not judge.verdict
     first, best = compiled.trials[0], max(compiled.trials, key=lambda trial: trial.score)
     assert first.score < 0.6 < 0.9 < best.score
-    assert len({trial.program for trial in compiled.trials}) == len(compiled.trials) > 5
+    assert len({trial.program for trial in compiled.trials}) == len(compiled.trials) == 5
     assert {(trial.stage, trial.n_cases) for trial in compiled.trials} == {("reanchor", len(TRAIN))}
     moved = f"check.supported: threshold 0.15 → {threshold_of(compiled.program):g}"
-    assert f"{moved}: from 10 decisions, score 0.500 → 1.000" in capsys.readouterr().err.splitlines()
+    assert f"{moved}: from 8 decisions, score 0.500 → 1.000" in capsys.readouterr().err.splitlines()
 
 
 def test_no_request_is_made_twice_and_new_ones_come_only_from_runs_that_turned(
-    server: ScriptedServer, tools: Tools
+    server: ScriptedServer, seed: AgenticRAG
 ) -> None:
-    seed = AgenticRAG(tools.retrievers)
     watch = Watch(Budget())
     compiled = compile_with(server, seed, watch=watch)
     n_first = compiled.trials[0].lm_calls
@@ -135,13 +156,12 @@ def test_no_request_is_made_twice_and_new_ones_come_only_from_runs_that_turned(
 
 
 def test_the_threshold_stays_where_none_is_better_and_it_is_said_why(
-    server: ScriptedServer, tools: Tools, capsys: pytest.CaptureFixture[str]
+    server: ScriptedServer, seed: AgenticRAG, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seed = AgenticRAG(tools.retrievers)
     rules_do = [to_example(Case(id="r", question="What does E-1024 mean?", answer=("19.2 V",), gold_ids=("e1024",)))]
     for train, why in [
-        (TRAIN[:5], "from 5 decisions, none scored better than 1.000"),
-        ([*TRAIN[:5], TRAIN[5]], "another scored better on all cases, but not on those that it was not chosen on"),
+        (TRAIN[:4], "from 4 decisions, none scored better than 1.000"),
+        (TRAIN[:5], "another scored better on all cases, but not on those that it was not chosen on"),
         (rules_do, "no case came to this decision"),
     ]:
         compiled = compile_with(server, seed, train=train)
@@ -150,8 +170,7 @@ def test_the_threshold_stays_where_none_is_better_and_it_is_said_why(
 
 
 @pytest.mark.parametrize("chain", ["bootstrap,reanchor", "reanchor,bootstrap", "reanchor,random-search"])
-def test_a_chain_keeps_demos_and_thresholds(server: ScriptedServer, tools: Tools, chain: str) -> None:
-    seed = AgenticRAG(tools.retrievers)
+def test_a_chain_keeps_demos_and_thresholds(server: ScriptedServer, seed: AgenticRAG, chain: str) -> None:
     start = seed.deepcopy()
     start.plan.demos = [PLAN_DEMO]
     compiled = compile_with(server, start, f"chain:{chain}", n_trials=1)
@@ -163,33 +182,38 @@ def test_a_chain_keeps_demos_and_thresholds(server: ScriptedServer, tools: Tools
     assert fitted_on == {len(TRAIN) - chain.startswith("bootstrap")}  # not on the case that a demo comes from
 
 
-def test_what_was_fitted_survives_saving_and_pruning(server: ScriptedServer, tools: Tools, tmp_path: Path) -> None:
-    program = compile_with(server, AgenticRAG(tools.retrievers), "chain:bootstrap,reanchor").program
+def test_what_was_fitted_survives_saving_and_pruning(
+    server: ScriptedServer, seed: AgenticRAG, tools: Tools, tmp_path: Path
+) -> None:
+    program = compile_with(server, seed, "chain:bootstrap,reanchor").program
     save_export(program, tmp_path / "export", lm="openai/test", index=tools.facts)
-    loaded = load_export(tmp_path / "export", tools.retrievers)
+    loaded = load_export(tmp_path / "export", seed.retrievers)
     at = threshold_of(program)
     assert threshold_of(loaded) == threshold_of(prune_demos(program, lambda one: 1.0).program) == at > CHECK_THRESHOLD
     assert f"`supported` is a yes from {at} on" in (tmp_path / "export" / "prompts.md").read_text(encoding="utf-8")
 
 
-def test_a_budget_ends_it_with_the_best_so_far_and_a_higher_one_goes_on(server: ScriptedServer, tools: Tools) -> None:
-    seed = AgenticRAG(tools.retrievers)
+def test_a_budget_ends_it_with_the_best_so_far_and_a_higher_one_goes_on(
+    server: ScriptedServer, seed: AgenticRAG
+) -> None:
     whole = compile_with(server, seed)
     first, best = whole.trials[0].lm_calls, max(trial.lm_calls for trial in whole.trials)
-    for budget, expected in [(first - 1, None), (first, 0.5), (first + 3, 0.8)]:
+    for budget, expected in [(first - 1, None), (first, 0.5), (first + 3, 0.75)]:
         watch = Watch(Budget(budget))
         stopped = compile_with(server, seed, watch=watch)
         assert stopped.stopped_by == f"the budget of {budget} LM calls is spent"
         scores = [trial.score for trial in stopped.trials]
         assert max(scores, default=None) == expected
         moved = threshold_of(stopped.program) != CHECK_THRESHOLD
-        assert moved is (expected == 0.8)
+        assert moved is (expected == 0.75)
         assert scores == [trial.score for trial in whole.trials][: len(scores)]  # none of a run that was cut off
     assert not compile_with(server, seed, watch=Watch(Budget(best))).stopped_at_budget
 
 
-def test_a_fit_that_was_killed_goes_on_to_the_same_end(server: ScriptedServer, tools: Tools, tmp_path: Path) -> None:
-    seed, settings = AgenticRAG(tools.retrievers), Settings("reanchor", max_demos=1)
+def test_a_fit_that_was_killed_goes_on_to_the_same_end(
+    server: ScriptedServer, seed: AgenticRAG, tmp_path: Path
+) -> None:
+    settings = Settings("reanchor", max_demos=1)
     lm = make_lm("openai/test", server.url)
     lms = CompileLMs(Roles(lm, lm), Roles(lm, lm), None, None)
 
@@ -201,7 +225,7 @@ def test_a_fit_that_was_killed_goes_on_to_the_same_end(server: ScriptedServer, t
         with open_journal(tmp_path, seed, settings, lms, {}) as journal:
             return compile_with(server, seed, watch=make_watch(journal, lms, Limits(), log))
 
-    for number in (1, 4, 7):
+    for number in (1, 3):
         with pytest.raises(KeyboardInterrupt):
             attempt(dies_at=number)
         [journal] = tmp_path.glob("*/journal.jsonl")
@@ -217,24 +241,24 @@ def test_a_fit_that_was_killed_goes_on_to_the_same_end(server: ScriptedServer, t
 
 @pytest.mark.parametrize("kind", [NaiveRAG, HybridRAG])
 def test_a_program_without_a_decision_is_refused_in_a_line(
-    server: ScriptedServer, tools: Tools, kind: type[NaiveRAG]
+    server: ScriptedServer, seed: AgenticRAG, kind: type[NaiveRAG]
 ) -> None:
     with pytest.raises(
         NothingToFitError, match=rf"^{kind.__name__} decides nothing at a threshold .* --program agentic"
     ):
-        compile_with(server, kind(tools.retrievers))
+        compile_with(server, kind(seed.retrievers))
     assert server.requests == []
 
 
-def test_a_decision_that_is_left_out_is_refused_and_not_switched_on(server: ScriptedServer, tools: Tools) -> None:
-    program = AgenticRAG(tools.retrievers)
+def test_a_decision_that_is_left_out_is_refused_and_not_switched_on(server: ScriptedServer, seed: AgenticRAG) -> None:
+    program = seed.deepcopy()
     leave_out(program.check)
     with pytest.raises(NothingToFitError, match=r"check.supported has a threshold of 0, so it is left out"):
         compile_with(server, program)
 
 
-def test_a_case_that_the_lm_refuses_scores_zero_and_an_lm_that_refuses_most_ends_it(tools: Tools) -> None:
-    seed, many = AgenticRAG(tools.retrievers), [*TRAIN, *(one.copy(question=f"{one.question} Say.") for one in TRAIN)]
+def test_a_case_that_the_lm_refuses_scores_zero_and_an_lm_that_refuses_most_ends_it(seed: AgenticRAG) -> None:
+    many = [*TRAIN, *(one.copy(question=f"{one.question} Say.") for one in TRAIN)]
 
     def compile_refusing(refused: Callable[[str], bool], train: Sequence[dspy.Example]) -> Compiled:
         replies = {"quotes": lambda request: 400 if refused(question_of(request)) else server.scripted_reply(request)}
@@ -248,17 +272,16 @@ def test_a_case_that_the_lm_refuses_scores_zero_and_an_lm_that_refuses_most_ends
         compile_refusing(lambda question: True, many)
 
 
-def test_a_metric_that_raises_ends_it_as_itself(server: ScriptedServer, tools: Tools) -> None:
+def test_a_metric_that_raises_ends_it_as_itself(server: ScriptedServer, seed: AgenticRAG) -> None:
     def broken(example: Any, prediction: Any, trace: Any = None) -> float:
         raise KeyError("a column that is not there")
 
     lm = make_lm("openai/test", server.url)
     with bind(Roles(lm, lm)), pytest.raises(KeyError, match="a column that is not there"):
-        compile_program(AgenticRAG(tools.retrievers), broken, TRAIN, [], Settings("reanchor"))
+        compile_program(seed, broken, TRAIN, [], Settings("reanchor"))
 
 
-def test_a_run_is_never_longer_than_planned(server: ScriptedServer, tools: Tools) -> None:
-    seed = AgenticRAG(tools.retrievers)
+def test_a_run_is_never_longer_than_planned(server: ScriptedServer, seed: AgenticRAG) -> None:
     compile_with(server, seed)
     plan = plan_compile(["reanchor"], Task(len(TRAIN), 0, len(seed.predictors())), 0.5)
     assert plan is not None
