@@ -24,7 +24,7 @@ _BOOTSTRAPS = frozenset({"bootstrap", "knn"})  # what has no other way to change
 _FITS_THRESHOLDS = "reanchor"
 _TELLING_VAL = 20
 _TELLING_DECISIONS = 10  # each of the five folds that a threshold is held against has two then
-_LEAST_TRAIN = {"mipro": 2, "random-search": 2, "simba": 2, "gepa": 2}
+_LEAST_TRAIN = {"mipro": 2, "random-search": 2, "simba": 2, "gepa": 2, "reanchor": 2}
 
 # Which of three causes an outcome of a failed case speaks for.
 _CAUSES = {

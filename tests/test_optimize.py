@@ -418,7 +418,7 @@ def test_a_threshold_is_fitted_and_told_everywhere(warm: WarmPython, workspace: 
     (folder / "train.jsonl").write_text("".join(numbered), encoding="utf-8")
 
     def check(request: Request) -> str:
-        return json.dumps({"supported": {"noul": 0.6 if "cable" in question_of(request) else 0.3}})
+        return json.dumps({"supported": {"noul": 0.7 if "cable" in question_of(request) else 0.3}})
 
     flags = ["--optimizer", "reanchor", "--cases", "doubtful"]
     with ScriptedServer(ANSWERS | held | unheld, replies={"supported": check}) as doubting:

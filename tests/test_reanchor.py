@@ -131,7 +131,7 @@ def test_the_threshold_moves_to_where_the_metric_is_best(
     assert [name for name, one in compiled.program.named_predictors() if one.fields] == ["check"]  # not judge.verdict
     first, best = compiled.trials[0], max(compiled.trials, key=lambda trial: trial.score)
     assert first.score < 0.6 < 0.9 < best.score
-    assert len({trial.program for trial in compiled.trials}) == len(compiled.trials) == 5
+    assert len({trial.program for trial in compiled.trials}) == len(compiled.trials) > 4
     assert {(trial.stage, trial.n_cases) for trial in compiled.trials} == {("reanchor", len(TRAIN))}
     moved = f"check.supported: threshold 0.15 → {threshold_of(compiled.program):g}"
     assert f"{moved}: from 8 decisions, score 0.500 → 1.000" in capsys.readouterr().err.splitlines()
