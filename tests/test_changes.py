@@ -15,7 +15,7 @@ from programs.changes import (
 )
 from programs.export import load_export, save_export
 from programs.load import Tools
-from programs.rag import AgenticRAG, HybridRAG
+from programs.rag import CHECK_THRESHOLD, AgenticRAG, HybridRAG
 from signatures import SearchStep
 
 NASTY = "</pre><script>alert(1)</script>"
@@ -90,11 +90,11 @@ def test_demos_in_another_order_are_a_change(compiled: AgenticRAG) -> None:
 
 def test_a_threshold_that_moved_is_a_change_and_all_of_it(seed: AgenticRAG) -> None:
     fitted = seed.deepcopy()
-    fitted.check.fields["supported"]["threshold"] = 0.42
+    fitted.check.fields["supported"]["threshold"] = 0.75
     changes = compare_programs(seed, fitted)
     [check] = [change for change in changes if not change.is_none]
-    assert (check.predictor, check.moved) == ("check", (("supported", 0.15, 0.42),))
-    said = "supported from a probability of 0.15 → 0.42 on"
+    assert (check.predictor, check.moved) == ("check", (("supported", CHECK_THRESHOLD, 0.75),))
+    said = f"supported from a probability of {CHECK_THRESHOLD:g} → 0.75 on"
     assert say_changes(changes).splitlines()[1] == f"  check     {said}"
     assert f"## check\n\n{said}\n" in changes_markdown(changes)
     assert f"<p>{said}</p>" in changes_html(changes)

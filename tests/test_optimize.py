@@ -32,6 +32,7 @@ from warm_python import Command, Done, WarmPython
 
 import optimize
 from programs import optimizers
+from programs.rag import CHECK_THRESHOLD
 
 pytestmark = pytest.mark.slow
 
@@ -418,26 +419,27 @@ def test_a_threshold_is_fitted_and_told_everywhere(warm: WarmPython, workspace: 
     (folder / "train.jsonl").write_text("".join(numbered), encoding="utf-8")
 
     def check(request: Request) -> str:
-        return json.dumps({"supported": {"noul": 0.7 if "cable" in question_of(request) else 0.3}})
+        return json.dumps({"supported": {"noul": 0.9 if "cable" in question_of(request) else 0.5}})
 
     flags = ["--optimizer", "reanchor", "--cases", "doubtful"]
     with ScriptedServer(ANSWERS | held | unheld, replies={"supported": check}) as doubting:
         done = run(warm, workspace, doubting, *flags)
     assert done.code == 0, done.err
-    assert "check.supported: threshold 0.15 → 0.5: from 8 decisions, score 0.500 → 1.000" in done.err
+    assert f"check.supported: threshold {CHECK_THRESHOLD:g} → 0.7: from 8 decisions, score 0.500 → 1.000" in done.err
     assert re.search(r"^reanchor trial \d+ · score 1.000 · best 1.000 · \d+ LM calls$", done.err, re.MULTILINE)
-    changed = "supported from a probability of 0.15 → 0.5 on"
+    changed = f"supported from a probability of {CHECK_THRESHOLD:g} → 0.7 on"
     assert f"changed:\n  check     {changed}\n" in done.out
     assert changed in (workspace / "runs" / "compile" / "changes.html").read_text(encoding="utf-8")
     assert changed in (workspace / "runs" / "export" / "prompts.md").read_text(encoding="utf-8")
     built_by = json.loads((workspace / "runs" / "export" / "manifest.json").read_text(encoding="utf-8"))["built_by"]
-    thresholds = {"seed_thresholds": {"check.supported": 0.15}, "compiled_thresholds": {"check.supported": 0.5}}
+    moved = (("seed", CHECK_THRESHOLD), ("compiled", 0.7))
+    thresholds = {f"{which}_thresholds": {"check.supported": at} for which, at in moved}
     assert built_by | thresholds == built_by
     [tracked] = mlflow_runs(workspace)
     assert tracked["params"] | {name: str(value) for name, value in thresholds.items()} == tracked["params"]
     with closing(sqlite3.connect(workspace / "runs" / "mlflow.db")) as db:
         query = "SELECT value FROM metrics WHERE key = 'predictor/check.supported.threshold'"
-        assert {0.15, 0.5} <= {value for (value,) in db.execute(query)}
+        assert {CHECK_THRESHOLD, 0.7} <= {value for (value,) in db.execute(query)}
 
 
 def test_a_program_without_thresholds_is_refused_before_it_costs_anything(

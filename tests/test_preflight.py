@@ -30,7 +30,7 @@ from programs.preflight import (
     look,
 )
 from programs.probing import ProbeRun
-from programs.rag import AgenticRAG, HybridRAG, NaiveRAG
+from programs.rag import CHECK_THRESHOLD, AgenticRAG, HybridRAG, NaiveRAG
 from programs.settings import Limits
 from trainsets.cases import Case
 from trainsets.evaluation import run_cases
@@ -131,7 +131,7 @@ def test_thresholds_are_looked_for_only_where_they_are_to_be_fitted() -> None:
     )
     program = AgenticRAG({})
     [found] = check_thresholds(["reanchor"], program)
-    assert (found.level, found.text) == ("ok", "check.supported 0.15")
+    assert (found.level, found.text) == ("ok", f"check.supported {CHECK_THRESHOLD:g}")
     leave_out(program.check)
     [left_out] = check_thresholds(["reanchor"], program)
     assert left_out.level == "hopeless"

@@ -23,7 +23,7 @@ from programs.lms import Roles, bind, make_lm
 from programs.load import Tools
 from programs.optimizers import Compiled, compile_program
 from programs.pruning import prune_demos
-from programs.rag import CHECK_THRESHOLD, AgenticRAG, HybridRAG, NaiveRAG
+from programs.rag import AgenticRAG, HybridRAG, NaiveRAG
 from programs.settings import Limits, Settings
 from programs.trials import Watch
 from signatures import SearchStep
@@ -37,6 +37,7 @@ pytestmark = pytest.mark.slow
 HELD = {f"Which sync cable is not longer than allowed in hall {n}?": "140 m" for n in range(1, 5)}
 UNHELD = {f"Which relay of the line is not supplied to hall {n}?": "Falk Relais" for n in range(1, 5)}
 ANSWERS = HELD | UNHELD
+START = 0.15
 TRAIN = [
     to_example(
         Case(id=f"{kind}-{n}", question=question, answer=answer, gold_ids=gold, answerable=bool(gold), kind="lookup")
@@ -89,7 +90,9 @@ class Remembering:
 
 @pytest.fixture(scope="module")
 def seed(tools: Tools) -> AgenticRAG:
-    return AgenticRAG({mode: Remembering(one) for mode, one in tools.retrievers.items()})
+    program = AgenticRAG({mode: Remembering(one) for mode, one in tools.retrievers.items()})
+    program.check.fields["supported"]["threshold"] = START
+    return program
 
 
 @pytest.fixture
@@ -127,7 +130,7 @@ def test_the_threshold_moves_to_where_the_metric_is_best(
 ) -> None:
     compiled = compile_with(server, seed)
     assert 0.35 < threshold_of(compiled.program) <= 0.61
-    assert threshold_of(seed) == CHECK_THRESHOLD
+    assert threshold_of(seed) == START
     assert [name for name, one in compiled.program.named_predictors() if one.fields] == ["check"]  # not judge.verdict
     first, best = compiled.trials[0], max(compiled.trials, key=lambda trial: trial.score)
     assert first.score < 0.6 < 0.9 < best.score
@@ -189,7 +192,7 @@ def test_what_was_fitted_survives_saving_and_pruning(
     save_export(program, tmp_path / "export", lm="openai/test", index=tools.facts)
     loaded = load_export(tmp_path / "export", seed.retrievers)
     at = threshold_of(program)
-    assert threshold_of(loaded) == threshold_of(prune_demos(program, lambda one: 1.0).program) == at > CHECK_THRESHOLD
+    assert threshold_of(loaded) == threshold_of(prune_demos(program, lambda one: 1.0).program) == at > START
     assert f"`supported` is a yes from {at} on" in (tmp_path / "export" / "prompts.md").read_text(encoding="utf-8")
 
 
@@ -204,7 +207,7 @@ def test_a_budget_ends_it_with_the_best_so_far_and_a_higher_one_goes_on(
         assert stopped.stopped_by == f"the budget of {budget} LM calls is spent"
         scores = [trial.score for trial in stopped.trials]
         assert max(scores, default=None) == expected
-        moved = threshold_of(stopped.program) != CHECK_THRESHOLD
+        moved = threshold_of(stopped.program) != START
         assert moved is (expected == 0.75)
         assert scores == [trial.score for trial in whole.trials][: len(scores)]  # none of a run that was cut off
     assert not compile_with(server, seed, watch=Watch(Budget(best))).stopped_at_budget
