@@ -101,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 def describe(setup: Setup) -> dict[str, Any]:
     """Return what this compile is made of, for the manifest and MLflow; no addresses, no secrets."""
+    from programs.decisions import thresholds_of
     from trainsets.compiling import ACCEPT_DEMO
 
     settings, lms, splits, index = setup.settings, setup.lms, setup.splits, setup.tools.facts
@@ -117,6 +118,7 @@ def describe(setup: Setup) -> dict[str, Any]:
         "n_train": len(splits.train),
         "n_val": len(splits.val),
         "n_dev": len(splits.dev),
+        "seed_thresholds": thresholds_of(setup.program) or None,
     }
 
 
@@ -293,6 +295,7 @@ def finish(
 ) -> int:
     """Measure all programs, give the verdict, export the compiled one, log and print everything."""
     from programs.changes import write_changes
+    from programs.decisions import thresholds_of
     from programs.export import choose_place, save_export
     from programs.lms import bind
     from trainsets.evaluation import summarise
@@ -302,6 +305,9 @@ def finish(
     with bind(roles):
         results = {which: measure(which, program, setup.splits.dev, args) for which, program in programs.items()}
     scores = {which: summarise(each).scores for which, each in results.items()}
+    fitted = {"compiled_thresholds": thresholds_of(programs["compiled"]) or None}
+    tracked.log_params(fitted)
+    facts |= fitted
     facts |= {f"{which}_score": each.get("combined") or 0.0 for which, each in scores.items()}  # without what errored
     result = decide(setup, results, programs["compiled"]) if args.gate else None
     facts |= {"gate": result.to_json()} if result else {}

@@ -1,9 +1,9 @@
-"""What a compile changed, predictor by predictor: instructions, demos, tokens; for the terminal, Markdown and HTML."""
+"""What a compile changed, by predictor: instructions, demos, thresholds; for the terminal, Markdown and HTML."""
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher, ndiff
 from html import escape
 from pathlib import Path
@@ -29,11 +29,15 @@ _WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+|\s+|[^\w\s]")
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a predictor says before the inputs of a call; `demos` are JSON, `n_tokens` is estimated."""
+    """What a predictor says before the inputs of a call; `demos` are JSON, `n_tokens` is estimated.
+
+    `thresholds` are of the outputs that it decides by a probability.
+    """
 
     instructions: str = ""
     demos: tuple[str, ...] = ()
     n_tokens: int = 0
+    thresholds: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,14 @@ class Change:
         return tuple(demo for demo in self.before.demos if demo not in self.after.demos)
 
     @property
+    def moved(self) -> tuple[tuple[str, float, float], ...]:
+        """The thresholds that both have and that differ: output, before, after."""
+        before = dict(self.before.thresholds)
+        return tuple((name, before[name], at) for name, at in self.after.thresholds if before.get(name, at) != at)
+
+    @property
     def is_none(self) -> bool:
-        """Whether the two prompts are the same, down to the order of the demos."""
+        """Whether the two are the same, down to the order of the demos."""
         return self.before == self.after
 
 
@@ -101,7 +111,8 @@ def _prompt(predictor: dspy.Predict) -> Prompt:
     fields = (*signature.input_fields, *signature.output_fields)
     demos = tuple(_demo_json(demo, fields) for demo in predictor.demos)
     text = "".join(str(message["content"]) for message in messages)
-    return Prompt(signature.instructions, demos, estimate_tokens(text))
+    thresholds = tuple((name, float(state["threshold"])) for name, state in predictor.fields.items())
+    return Prompt(signature.instructions, demos, estimate_tokens(text), thresholds)
 
 
 def _demo_json(demo: Any, fields: Sequence[str]) -> str:
@@ -188,9 +199,12 @@ def _facts(change: Change, before: Scores | None, after: Scores | None) -> Itera
     for what, demos in (("added", change.added), ("removed", change.removed)):
         if demos:
             yield f"{len(demos)} demo{'s' * (len(demos) > 1)} {what}"
-    if not (change.is_reworded or change.added or change.removed):
+    for output, old_at, new_at in change.moved:
+        yield f"{output} from a probability of {old_at:g} → {new_at:g} on"
+    if change.before.demos != change.after.demos and not (change.added or change.removed):
         yield "demos in another order"
-    yield f"prompt ≈ {change.before.n_tokens:,} → {change.after.n_tokens:,} tokens"
+    if replace(change.before, thresholds=()) != replace(change.after, thresholds=()):
+        yield f"prompt ≈ {change.before.n_tokens:,} → {change.after.n_tokens:,} tokens"
     for name in SCORES_OF.get(change.predictor, ()):
         old, new = (before or {}).get(name), (after or {}).get(name)
         if old is not None and new is not None and round(old, 3) != round(new, 3):

@@ -197,6 +197,14 @@ def _gepa(task: Task, pass_rate: float) -> Plan:
     return Plan(n_runs=n_runs, n_written=n_written, n_least=task.n_scored)
 
 
+def _reanchor(task: Task, pass_rate: float) -> Plan:
+    """Run the program once a case; where a decision turns at another threshold, another run follows, as long at most.
+
+    All other runs repeat requests that the LM cache answers.
+    """
+    return Plan(n_seed=task.n_train, n_seed_most=2 * task.n_train, n_least=task.n_train)
+
+
 _PLANS: Mapping[str, Callable[[Task, float], Plan]] = {
     "labeled": _labeled,
     "knn": _bootstrap,
@@ -206,7 +214,7 @@ _PLANS: Mapping[str, Callable[[Task, float], Plan]] = {
     "copro": _copro,
     "simba": _simba,
     "gepa": _gepa,
-    "reanchor": _labeled,  # it reads recorded evidence again
+    "reanchor": _reanchor,
 }
 
 

@@ -218,10 +218,11 @@ def _describe_model(model: type[BaseModel]) -> str:
 
 
 def render_prompts(program: dspy.Module) -> str:
-    """Return the messages of every predictor as Markdown, with `{field}` where an input goes."""
+    """Return thresholds and messages of every predictor as Markdown, with `{field}` where an input goes."""
     parts = [f"# Prompts of {type(program).__name__}\n"]
     for name, predictor in sorted(program.named_predictors()):
         parts.append(f"## {name} ({len(predictor.demos)} demos)\n")
+        parts += [f"`{output}` is a yes from {state['threshold']} on\n" for output, state in predictor.fields.items()]
         messages = format_prompt(predictor, "{%s}")
         parts += [f"### {message['role']}\n\n~~~~text\n{message['content']}\n~~~~\n" for message in messages]
     return "\n".join(parts)

@@ -1,6 +1,7 @@
 """DSPy's optimizers behind one call, one after another if asked; each starts from the demos the program has."""
 
 import contextlib
+import copy
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,8 @@ from typing import Any, Protocol
 
 import dspy
 
+from programs.cli import note
+from programs.decisions import fit_thresholds
 from programs.journal import Trial
 from programs.meter import BudgetExceeded
 from programs.rag import NaiveRAG
@@ -166,13 +169,13 @@ def _scored_on(stage: str, job: Job) -> list[dspy.Example]:
 
 
 def _bare(seed: NaiveRAG, compiled: NaiveRAG) -> NaiveRAG:
-    """Take signatures and demos over into a copy of the seed, and leave what an optimizer hangs onto its result.
+    """Take signatures, demos and thresholds over into a copy of the seed; leave what else an optimizer hangs on.
 
     A module with `_compiled` set would be left out of what is saved.
     """
     program: NaiveRAG = seed.deepcopy()
     for mine, theirs in zip(program.predictors(), compiled.predictors(), strict=True):
-        mine.signature, mine.demos = theirs.signature, theirs.demos
+        mine.signature, mine.demos, mine.fields = theirs.signature, theirs.demos, copy.deepcopy(theirs.fields)
     return program
 
 
@@ -361,6 +364,17 @@ def _next_that_ran(
     return [names[chosen]]
 
 
+def _reanchor(program: NaiveRAG, job: Job) -> NaiveRAG:
+    """Fit thresholds on the train cases that no demo comes from: on a case that it has seen an LM is too sure."""
+    shown = {dict(demo).get("question") for one in program.predictors() for demo in one.demos}
+    cases = [example for example in job.trainset if example.question not in shown] or job.trainset
+    job.watch.begin("reanchor", cases, metric=job.metric, n_runs=len(cases))  # it scores without dspy.Evaluate
+    fitted, fits = fit_thresholds(program, cases, job.metric, job.settings.n_threads)
+    for fit in fits:
+        note(fit.say())
+    return fitted
+
+
 _STAGES: Mapping[str, Callable[[NaiveRAG, Job], NaiveRAG]] = {
     "labeled": _labeled,
     "random-search": _random_search,
@@ -368,4 +382,5 @@ _STAGES: Mapping[str, Callable[[NaiveRAG, Job], NaiveRAG]] = {
     "copro": _copro,
     "simba": _simba,
     "gepa": _gepa,
+    "reanchor": _reanchor,
 }

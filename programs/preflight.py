@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 import dspy
 
 from programs.compile_lms import CompileLMs
+from programs.decisions import thresholds_of, why_nothing_to_fit
 from programs.estimate import Cost, Estimate, Plan, Task, estimate_compile, estimate_runs, plan_compile
 from programs.lms import MeteredLM
 from programs.meter import BudgetExceeded
@@ -20,8 +21,10 @@ Level = Literal["ok", "note", "doubt", "hopeless"]
 
 _EXTRAS = {"mipro": ("optuna", "dspy[optuna]"), "gepa": ("gepa", "gepa")}
 _BOOTSTRAPS = frozenset({"bootstrap", "knn"})  # what has no other way to change a program
+_FITS_THRESHOLDS = "reanchor"
 _TELLING_VAL = 20
-_LEAST_TRAIN = {"mipro": 2, "random-search": 2, "simba": 2, "gepa": 2}
+_TELLING_DECISIONS = 10  # each of the five folds that a threshold is held against has two then
+_LEAST_TRAIN = {"mipro": 2, "random-search": 2, "simba": 2, "gepa": 2, "reanchor": 2}
 
 # Which of three causes an outcome of a failed case speaks for.
 _CAUSES = {
@@ -105,6 +108,15 @@ def check_sizes(stages: Sequence[str], n_train: int, n_val: int, n_dev: int, lea
     return Check("cases", "doubt" if doubts else "ok", "; ".join([sizes, *doubts]))
 
 
+def check_thresholds(stages: Iterable[str], program: dspy.Module) -> list[Check]:
+    """Check that a program has a threshold, where one is to be fitted."""
+    if _FITS_THRESHOLDS not in stages:
+        return []
+    if why := why_nothing_to_fit(program):
+        return [Check("thresholds", "hopeless", f"{_FITS_THRESHOLDS} has nothing to fit: {why}")]
+    return [Check("thresholds", "ok", ", ".join(f"{name} {at:g}" for name, at in thresholds_of(program).items()))]
+
+
 @dataclass(frozen=True, slots=True)
 class Subject(Generic[Item]):
     """A compile that is about to begin.
@@ -160,6 +172,7 @@ def look(subject: Subject[Any], *others: Check) -> Preflight:
     checks = [
         check_dependencies(subject.stages),
         check_sizes(subject.stages, task.n_train, task.n_val, subject.n_dev, subject.least_dev),
+        *check_thresholds(subject.stages, subject.program),
         *others,
     ]
     for look_further in (_check_lms, _check_probes):
@@ -186,6 +199,7 @@ def _check_probes(subject: Subject[Any]) -> list[Check]:
     checks = [check_headroom(runs)]
     stages = [] if any(predictor.demos for predictor in subject.program.predictors()) else subject.stages
     checks.append(check_bootstrap(teaching, len(subject.cases), stages, who))
+    checks += [check_decided(runs, subject.task.n_train)] if _FITS_THRESHOLDS in subject.stages else []
     if not any(one.usage.cached_calls for one in runs):  # else this was asked before
         pairs = repeat_judgements(subject.program, trace, subject.lms.compiling.decision)
         checks += [check_agreement(pairs)] if pairs else []
@@ -254,6 +268,17 @@ def check_bootstrap(runs: Sequence[ProbeRun], n_train: int, stages: Iterable[str
     is_certain = len(runs) >= min(MOST_PROBED, n_train)
     level: Level = "hopeless" if is_certain and _BOOTSTRAPS.intersection(stages) else "doubt"
     return Check("demos", level, text, _explain_failures(runs))
+
+
+def check_decided(runs: Sequence[ProbeRun], n_train: int) -> Check:
+    """Check that enough runs come to a decision for its threshold to be fitted on them."""
+    n_decided = sum(one.is_decided for one in runs)
+    expected = n_decided / len(runs) * n_train
+    text = f"{n_decided} of {len(runs)} runs came to a decision with a threshold"
+    if expected >= _TELLING_DECISIONS:
+        return Check("decisions", "ok", f"{text}: about {expected:.0f} of {n_train} train cases to fit it on")
+    few = f"about {expected:.0f} of {n_train} train cases to fit it on: too few to trust"
+    return Check("decisions", "doubt", f"{text}: {few if n_decided else 'nothing to fit, rules settle the answers'}")
 
 
 def _explain_failures(runs: Sequence[ProbeRun]) -> tuple[str, ...]:

@@ -23,13 +23,17 @@ _QUESTION = "How is the fuse F3 rated?"
 
 @dataclass(frozen=True, slots=True)
 class ProbeRun:
-    """One train case run by the seed program; `passed` means that the run may become a demo."""
+    """One train case run by the seed program.
+
+    `passed` means that the run may become a demo, `is_decided` that a decision with a threshold settled the answer.
+    """
 
     passed: bool
     outcome: str
     usage: Usage
     seconds: float
     shown: str = ""
+    is_decided: bool = False
 
 
 def describe_run(
@@ -37,10 +41,11 @@ def describe_run(
 ) -> ProbeRun:
     """Note what came of a run; without a prediction, `error` says why."""
     shown = f"“{question}” → “{prediction.answer if prediction is not None else error}”"
-    usage = prediction.usage if prediction is not None else Usage()
-    return ProbeRun(
-        passed, outcome, usage, seconds, shown if len(shown) <= _SHOWN_CHARS else shown[:_SHOWN_CHARS] + "…"
-    )
+    shown = shown if len(shown) <= _SHOWN_CHARS else shown[:_SHOWN_CHARS] + "…"
+    if prediction is None:
+        return ProbeRun(passed, outcome, Usage(), seconds, shown)
+    is_decided = prediction.check is not None and prediction.check.by == "lm"
+    return ProbeRun(passed, outcome, prediction.usage, seconds, shown, is_decided)
 
 
 def _is_mixed(runs: Sequence[ProbeRun]) -> bool:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-OPTIMIZERS = ("labeled", "knn", "bootstrap", "random-search", "mipro", "copro", "simba", "gepa")
+OPTIMIZERS = ("labeled", "knn", "bootstrap", "random-search", "mipro", "copro", "simba", "gepa", "reanchor")
 SCORES_ON_VALSET = frozenset({"knn", "random-search", "mipro", "gepa"})
 _SEEDED = frozenset({"random-search", "mipro", "simba", "gepa"})
 _SIZED = frozenset({"random-search", "mipro", "copro", "simba", "gepa"})
@@ -64,7 +64,7 @@ class Settings:
     def seed_of(self, stage: str) -> int:
         """Give the seed that takes effect in one optimizer.
 
-        MIPROv2 reads 0 as 9 (`seed or self.seed`); BootstrapFewShot always uses 0; COPRO and knn take none.
+        MIPROv2 reads 0 as 9 (`seed or self.seed`); BootstrapFewShot and ReAnchor always use 0; COPRO and knn take none.
         """
         if stage not in _SEEDED:
             return 0

@@ -114,7 +114,8 @@ class Watch(BaseCallback):
     def on_module_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
         """Score a run; enough of them are a trial."""
         program, example = self._running.pop(call_id, (None, None))
-        if example is None or self._metric is None:
+        is_over = exception is not None and not isinstance(exception, Exception)  # the budget ended it: no score
+        if example is None or self._metric is None or is_over:
             return
         score = float(self._metric(example, outputs)) if outputs is not None else 0.0
         with self._lock:
@@ -150,5 +151,5 @@ class Watch(BaseCallback):
 
 
 def name_of(program: dspy.Module) -> str:
-    """Name a program by a hash of its prompts."""
+    """Name a program by a hash of its prompts, in which its thresholds stand."""
     return hashlib.sha256(render_prompts(program).encode()).hexdigest()[:12]

@@ -15,7 +15,7 @@ from programs.changes import (
 )
 from programs.export import load_export, save_export
 from programs.load import Tools
-from programs.rag import AgenticRAG, HybridRAG
+from programs.rag import CHECK_THRESHOLD, AgenticRAG, HybridRAG
 from signatures import SearchStep
 
 NASTY = "</pre><script>alert(1)</script>"
@@ -86,6 +86,23 @@ def test_demos_in_another_order_are_a_change(compiled: AgenticRAG) -> None:
     [change] = [change for change in compare_programs(compiled, other) if not change.is_none]
     assert (change.added, change.removed) == ((), ())
     assert "demos in another order" in say_changes([change])
+
+
+def test_a_threshold_that_moved_is_a_change_and_all_of_it(seed: AgenticRAG) -> None:
+    fitted = seed.deepcopy()
+    fitted.check.fields["supported"]["threshold"] = 0.75
+    changes = compare_programs(seed, fitted)
+    [check] = [change for change in changes if not change.is_none]
+    assert (check.predictor, check.moved) == ("check", (("supported", CHECK_THRESHOLD, 0.75),))
+    said = f"supported from a probability of {CHECK_THRESHOLD:g} → 0.75 on"
+    assert say_changes(changes).splitlines()[1] == f"  check     {said}"
+    assert f"## check\n\n{said}\n" in changes_markdown(changes)
+    assert f"<p>{said}</p>" in changes_html(changes)
+    fitted.check.demos = [dspy.Example(passages="p", question="q", supported=True)]
+    assert re.fullmatch(
+        rf"  check     1 demo added; {said}; prompt ≈ \d+ → \d+ tokens",
+        say_changes(compare_programs(seed, fitted)).splitlines()[1],
+    )
 
 
 def test_a_predictor_of_one_program_only_is_compared_with_nothing(tools: Tools, seed: AgenticRAG) -> None:

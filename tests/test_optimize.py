@@ -26,12 +26,13 @@ from commands import (
     with_a_broken_line,
     with_a_leak,
 )
-from scripted_server import ScriptedServer
+from scripted_server import Request, ScriptedServer, question_of
 from test_tracking import everything_in
 from warm_python import Command, Done, WarmPython
 
 import optimize
 from programs import optimizers
+from programs.rag import CHECK_THRESHOLD
 
 pytestmark = pytest.mark.slow
 
@@ -406,6 +407,49 @@ def test_step_demos_alone_make_a_program_with_no_call_but_those_that_look_ahead(
         assert all(demo["from_case"].startswith("train-") for demo in state[name]["demos"])
     params = mlflow_runs(workspace)[0]["params"]
     assert (params["optimizer"], params["effective_seed"]) == ("labeled", "0")
+
+
+def test_a_threshold_is_fitted_and_told_everywhere(warm: WarmPython, workspace: Path) -> None:
+    held = {f"Which sync cable is not longer than allowed in hall {n}?": "140 m" for n in range(1, 5)}
+    unheld = {f"Which relay of the line is not supplied to hall {n}?": "Falk Relais" for n in range(1, 5)}
+    lines = [{"question": one, "answer": [answer], "gold_ids": ["cable"]} for one, answer in held.items()]
+    lines += [{"question": one, "answerable": False} for one in unheld]
+    folder = tiny.write_cases(workspace / "doubtful")
+    numbered = [tiny.line_of({"id": f"t{n}"} | line) for n, line in enumerate(lines)]
+    (folder / "train.jsonl").write_text("".join(numbered), encoding="utf-8")
+
+    def check(request: Request) -> str:
+        return json.dumps({"supported": {"noul": 0.9 if "cable" in question_of(request) else 0.5}})
+
+    flags = ["--optimizer", "reanchor", "--cases", "doubtful"]
+    with ScriptedServer(ANSWERS | held | unheld, replies={"supported": check}) as doubting:
+        done = run(warm, workspace, doubting, *flags)
+    assert done.code == 0, done.err
+    assert f"check.supported: threshold {CHECK_THRESHOLD:g} → 0.7: from 8 decisions, score 0.500 → 1.000" in done.err
+    assert re.search(r"^reanchor trial \d+ · score 1.000 · best 1.000 · \d+ LM calls$", done.err, re.MULTILINE)
+    changed = f"supported from a probability of {CHECK_THRESHOLD:g} → 0.7 on"
+    assert f"changed:\n  check     {changed}\n" in done.out
+    assert changed in (workspace / "runs" / "compile" / "changes.html").read_text(encoding="utf-8")
+    assert changed in (workspace / "runs" / "export" / "prompts.md").read_text(encoding="utf-8")
+    built_by = json.loads((workspace / "runs" / "export" / "manifest.json").read_text(encoding="utf-8"))["built_by"]
+    moved = (("seed", CHECK_THRESHOLD), ("compiled", 0.7))
+    thresholds = {f"{which}_thresholds": {"check.supported": at} for which, at in moved}
+    assert built_by | thresholds == built_by
+    [tracked] = mlflow_runs(workspace)
+    assert tracked["params"] | {name: str(value) for name, value in thresholds.items()} == tracked["params"]
+    with closing(sqlite3.connect(workspace / "runs" / "mlflow.db")) as db:
+        query = "SELECT value FROM metrics WHERE key = 'predictor/check.supported.threshold'"
+        assert {CHECK_THRESHOLD, 0.7} <= {value for (value,) in db.execute(query)}
+
+
+def test_a_program_without_thresholds_is_refused_before_it_costs_anything(
+    warm: WarmPython, workspace: Path, server: ScriptedServer
+) -> None:
+    done = run(warm, workspace, server, "--program", "hybrid", "--optimizer", "chain:bootstrap,reanchor")
+    assert (done.code, done.out) == (1, "")
+    assert "  STOP  thresholds  reanchor has nothing to fit: HybridRAG decides nothing at a threshold" in done.err
+    assert asked(server) == []
+    assert not (workspace / "runs" / "export").exists()
 
 
 def test_progress_tells_trial_best_score_spend_and_time_left(

@@ -8,6 +8,7 @@ from scripted_server import ScriptedServer
 
 from programs.budget import Budget, count_calls
 from programs.compile_lms import CompileLMs
+from programs.decisions import leave_out
 from programs.endpoint import Patience
 from programs.estimate import Cost, Plan, Task, estimate_compile
 from programs.lms import Roles, bind, make_lm
@@ -20,14 +21,16 @@ from programs.preflight import (
     check_agreement,
     check_bootstrap,
     check_cost,
+    check_decided,
     check_dependencies,
     check_headroom,
     check_lm,
     check_sizes,
+    check_thresholds,
     look,
 )
 from programs.probing import ProbeRun
-from programs.rag import AgenticRAG, NaiveRAG
+from programs.rag import CHECK_THRESHOLD, AgenticRAG, HybridRAG, NaiveRAG
 from programs.settings import Limits
 from trainsets.cases import Case
 from trainsets.evaluation import run_cases
@@ -116,6 +119,38 @@ def test_one_pass_is_enough_and_other_optimizers_need_none() -> None:
     assert check_bootstrap(runs([False] * 19 + [True]), 40, ["bootstrap"], "x").level == "ok"
     assert check_bootstrap(runs([False] * 20), 40, ["copro"], "x").level == "doubt"
     assert check_bootstrap(runs([False] * 6), 40, ["bootstrap"], "x").level == "doubt"  # too few to be sure
+
+
+def test_thresholds_are_looked_for_only_where_they_are_to_be_fitted() -> None:
+    assert check_thresholds(["bootstrap"], HybridRAG({})) == []
+    [none] = check_thresholds(["bootstrap", "reanchor"], HybridRAG({}))
+    assert (none.level, none.text) == (
+        "hopeless",
+        "reanchor has nothing to fit: HybridRAG decides nothing at a threshold that could be fitted; "
+        "use --program agentic, or another --optimizer",
+    )
+    program = AgenticRAG({})
+    [found] = check_thresholds(["reanchor"], program)
+    assert (found.level, found.text) == ("ok", f"check.supported {CHECK_THRESHOLD:g}")
+    leave_out(program.check)
+    [left_out] = check_thresholds(["reanchor"], program)
+    assert left_out.level == "hopeless"
+    assert "check.supported has a threshold of 0, so it is left out and never asked" in left_out.text
+
+
+@pytest.mark.parametrize(
+    ("n_decided", "n_train", "level", "text"),
+    [
+        (0, 60, "doubt", "0 of 6 runs came to a decision with a threshold: nothing to fit, rules settle the answers"),
+        (1, 30, "doubt", "about 5 of 30 train cases to fit it on: too few to trust"),
+        (2, 30, "ok", "2 of 6 runs came to a decision with a threshold: about 10 of 30 train cases to fit it on"),
+    ],
+)
+def test_too_few_runs_that_come_to_a_decision_are_a_doubt(n_decided: int, n_train: int, level: str, text: str) -> None:
+    probed = [replace(one, is_decided=place < n_decided) for place, one in enumerate(runs([True, False] * 3))]
+    check = check_decided(probed, n_train)
+    assert (check.what, check.level) == ("decisions", level)
+    assert check.text.endswith(text)
 
 
 COST = Cost(lm_calls=2, tokens=1000, cost_usd=0.01, seconds=6)
@@ -260,6 +295,16 @@ def test_every_lm_of_the_compile_is_asked(tools: Tools, server: ScriptedServer) 
     assert checks["probe"].level == "note"
     naive = looked(subject(server, tools, program=NaiveRAG(tools.retrievers), n_probes=0))
     assert "decision LM" not in naive
+
+
+def test_a_fit_of_thresholds_is_looked_at_with_the_runs_that_are_there(tools: Tools, server: ScriptedServer) -> None:
+    checks = looked(subject(server, tools, stages=["reanchor"]))
+    assert (checks["thresholds"].level, checks["decisions"].level) == ("ok", "doubt")  # the rules settle these
+    assert "LM calls" in checks["compile"].text
+    n_calls = len(server.requests)
+    refused = looked(subject(server, tools, stages=["reanchor"], program=NaiveRAG(tools.retrievers)))
+    assert list(refused) == ["packages", "cases", "thresholds"]
+    assert len(server.requests) == n_calls
 
 
 def test_a_budget_that_is_spent_while_looking_is_said(tools: Tools, server: ScriptedServer) -> None:

@@ -21,6 +21,7 @@ def test_the_seed_that_takes_effect_is_told() -> None:
     assert Settings("mipro", seed=5).effective_seed == 5
     assert Settings("mipro", seed=0).effective_seed == 9
     assert Settings("gepa", seed=0).effective_seed == 0
+    assert Settings("reanchor", seed=5).effective_seed == 0
     assert Settings("chain:copro,mipro,simba", seed=0).effective_seed == "0, 9, 0"
 
 
@@ -30,7 +31,8 @@ def test_trials_replace_the_size_of_auto() -> None:
 
 
 def test_stages_say_what_they_need() -> None:
-    assert not Settings("chain:labeled,bootstrap").needs_valset
+    assert not Settings("chain:labeled,bootstrap,reanchor").needs_valset
+    assert Settings("chain:bootstrap,reanchor", n_trials=5).label == "bootstrap → reanchor"
     assert Settings("chain:labeled,gepa").needs_valset
     assert Settings("labeled").needs_step_demos
     assert not Settings("mipro").needs_step_demos

@@ -165,6 +165,7 @@ class TrackedRun:
         seconds: float = 0.0,
         n_demos: Mapping[str, int] | None = None,
         prompts: Mapping[str, str] | None = None,
+        thresholds: Mapping[str, float] | None = None,
     ) -> None:
         """Log a program that the optimizer scored as a child run, and its score as the next point of the curve.
 
@@ -176,12 +177,16 @@ class TrackedRun:
             seconds: How long it took.
             n_demos: Demos of every predictor.
             prompts: The prompt of every predictor.
+            thresholds: The threshold of every decision.
         """
         facts = {"number": number, "score": score, "n_cases": n_cases, "is_full": is_full, "seconds": seconds}
-        self.add("trial", facts | {"n_demos": dict(n_demos or {}), "prompts": dict(prompts or {}), "time": _now()})
+        facts |= {"n_demos": dict(n_demos or {}), "prompts": dict(prompts or {}), "thresholds": dict(thresholds or {})}
+        self.add("trial", facts | {"time": _now()})
 
     def log_candidate(self, trial: Any, program: Any) -> None:
-        """Log a trial of a compile with the prompts and the number of demos of its program."""
+        """Log a trial of a compile with the prompts, the number of demos and the thresholds of its program."""
+        from programs.decisions import thresholds_of  # brings DSPy, which lists of versions do without
+
         predictors = dict(program.named_predictors())
         self.log_trial(
             trial.number,
@@ -189,6 +194,7 @@ class TrackedRun:
             n_cases=trial.n_cases,
             n_demos={name: len(one.demos) for name, one in predictors.items()},
             prompts={name: prompt_text(one) for name, one in predictors.items()},
+            thresholds=thresholds_of(program),
         )
 
     def log_traces(self, records: Path, tags: Mapping[str, str]) -> None:
@@ -302,6 +308,7 @@ def _send_trial(target: _Target, entry: Entry) -> None:
     child = client.create_run(target.experiment_id, start, {_PARENT: target.run_id}, name).info
     metrics = {"trial.score": values["score"], "trial.n_cases": float(values["n_cases"])}
     metrics |= {f"predictor/{one}.demos": float(n) for one, n in values["n_demos"].items()}
+    metrics |= {f"predictor/{one}.threshold": at for one, at in values.get("thresholds", {}).items()}
     client.log_batch(child.run_id, [Metric(key, value, values["time"], 0) for key, value in metrics.items()])
     for predictor, prompt in values["prompts"].items():
         client.log_text(child.run_id, prompt, f"prompts/{predictor}.txt")
