@@ -11,7 +11,9 @@ from mlflow.tracking import MlflowClient
 from scripted_server import ScriptedServer, fields_of
 from warm_python import Done, WarmPython
 
-from programs.__main__ import main
+from programs.__main__ import describe_hop, main
+from programs.record import Hop
+from retrievers.records import Hit, Passage
 
 ANSWERS = {question: answer for question, (answer, _, _) in tiny.ANSWERS.items()}
 QUESTION = "What does E-1024 mean?"
@@ -43,9 +45,17 @@ def test_hops_tell_what_was_searched_found_and_judged(warm: WarmPython, workspac
         done = ask(warm, workspace, server, QUESTION, "--show-hops")
     lines = done.out.splitlines()
     assert lines[0].startswith(f"hybrid search by rule: {QUESTION}  (")
-    assert re.match(r"   1\. \d\.\d{3} e1024#0  E-1024 undervoltage", lines[1])
+    assert re.match(r"   1\. \d\.\d{3} relevance 1\.00  e1024#0  E-1024 undervoltage", lines[1])
+    hits = [re.match(r"  ( \d|\d\d)\. \d\.\d{3} relevance (\d\.\d\d)  \S+#0  ", line) for line in lines[1:9]]
+    assert all(hit and 0 <= float(hit[2]) <= 1 for hit in hits)
     assert "  judged sufficient by lm" in lines
     assert lines[-2] == "supply voltage is below 19.2 V"
+
+
+def test_a_hit_without_a_relevance_is_told_without_one() -> None:
+    passage = Passage("d#0", "d", "Title", "Text")
+    hop = Hop("goal", "stock", "P-1", None, "lm", (Hit(passage, 0.5, 1),), (), 0.25)
+    assert describe_hop(hop) == ["stock search by lm: P-1  (0.25 s)", "   1. 0.500 d#0  Title  (seen before)"]
 
 
 def test_the_whole_record_is_json(warm: WarmPython, workspace: Path) -> None:
