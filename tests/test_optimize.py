@@ -25,12 +25,14 @@ from commands import (
     with_a_broken_line,
     with_a_leak,
 )
+from evaluations import case_of, result_of
 from scripted_server import ScriptedServer, question_of
 from test_tracking import everything_in
 from warm_python import Command, Done, WarmPython
 
 import optimize
 from programs import optimizers
+from programs.lms import Roles, make_lm
 
 pytestmark = pytest.mark.slow
 
@@ -418,6 +420,15 @@ def test_progress_tells_trial_best_score_spend_and_time_left(
     assert "going on after 3 trials of an earlier attempt, best score" in again.err
     assert "0 of them made now" in again.err
     assert "came out differently" not in again.err
+
+
+def test_outputs_that_were_cut_off_are_told_under_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    results = {"seed": [result_of(case_of(1))], "compiled": [result_of(case_of(1), truncations=3)]}
+    optimize.show(results, Roles(*2 * [make_lm("openai/test")]))
+    *table, cut_off, compared = capsys.readouterr().out.splitlines()
+    assert table[0].strip() == "1 dev cases · openai/test"
+    assert cut_off == "compiled: the LM was cut off at its token limit 3 times"
+    assert compared.startswith("compiled − seed: ")
 
 
 def test_where_everything_is_can_be_pasted_and_tells_no_password() -> None:
