@@ -348,10 +348,10 @@ def log_results(tracked: "TrackedRun", export: Path, results: Mapping[str, list[
     from trainsets.evaluation import summarise
     from trainsets.report import write_pages
 
-    files = {which: RUNS_DIR / "compile" / f"{which}.jsonl" for which in results}
+    folder = RUNS_DIR / "compile"
     for which, each in results.items():
-        tracked.log_evaluation(which, each, summarise, files[which], {"program": which})
-    report, plots = write_pages(files, RUNS_DIR / "compile", "compile")
+        tracked.log_evaluation(which, each, summarise, folder / f"{which}.jsonl", {"program": which})
+    report, plots = write_pages(folder, list(results))
     tracked.log_files(report)
     tracked.log_files(plots, plots.name)
     tracked.log_files(export, "export")

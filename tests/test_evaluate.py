@@ -53,7 +53,7 @@ def test_programs_are_rows_of_a_table_with_records_and_a_run_each(
     assert [line.split()[0] for line in lines if "0.0000" in line] == ["naive", "runs/export"]
     records = workspace / "runs" / "evaluation"
     written = {path.name for path in records.iterdir()}
-    assert written == {"naive.jsonl", "export.jsonl", "summary.json", "report.html", "LOCK"}
+    assert written == {"naive.jsonl", "export.jsonl", "summary.json", "report.html", "plots", "LOCK"}
     assert f"to look at: {Path('runs/evaluation/report.html')}" in done.err
     first = json.loads((records / "export.jsonl").read_text(encoding="utf-8").splitlines()[0])
     assert (first["id"], first["outcome"], first["prediction"]["stop_reason"]) == ("dev-0", "right", "sufficient")
@@ -61,7 +61,8 @@ def test_programs_are_rows_of_a_table_with_records_and_a_run_each(
     assert [name for name, _, _ in names] == ["naive · openai/test · 3 cases", "export · openai/test · 3 cases"]
     assert all(0 < float(score) <= 1 for _, _, score in names)
     assert mlflow_runs(workspace)[1]["metrics"]["eval.answer_score"] == 1.0
-    assert len({*(workspace / "runs" / "mlartifacts").rglob("report.html")}) == 2  # of both programs, in each run
+    logged = [path.read_bytes() for path in (workspace / "runs" / "mlartifacts").rglob("report.html")]
+    assert logged == 2 * [(records / "report.html").read_bytes()]  # of both programs, in each run
 
 
 def test_summaries_for_machines_are_all_of_stdout(warm: WarmPython, workspace: Path, server: ScriptedServer) -> None:
@@ -222,7 +223,7 @@ def test_a_killed_evaluation_goes_on_where_it_was(warm: WarmPython, workspace: P
 def test_each_program_is_compared_with_the_first_and_all_with_a_baseline(
     warm: WarmPython, workspace: Path, server: ScriptedServer
 ) -> None:
-    cases = ("--cases", "cases", "--split", "train")
+    cases = ("--cases", str(workspace / "cases"), "--split", "train")
     first = run(warm, workspace, server, "naive", *cases)
     assert first.code == 0, first.err
     baseline = workspace / "baseline.jsonl"
@@ -252,6 +253,13 @@ def test_each_program_is_compared_with_the_first_and_all_with_a_baseline(
     assert sum(one["n"] for one in comparison["transitions"]) == 6
     assert {one["value"] for one in comparison["slices"]} == {"lookup", "en"}
     assert summary["programs"][0]["score_interval"]["n"] == 6
+    logged = tree(workspace / "runs" / "mlartifacts")
+    report = (workspace / "runs" / "evaluation" / "report.html").read_bytes()
+    assert list(logged.values()).count(report) == 2
+    assert b"cases (train)" in report
+    assert [
+        name for name, content in logged.items() if str(workspace).encode() in content or b"SECRET" in content
+    ] == []
 
 
 @pytest.mark.slow
