@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from programs.cli import (
@@ -133,7 +132,7 @@ def climb_all(bench: Bench, programs: "Mapping[str, NaiveRAG | RetrievalOnly]", 
     from trainsets.gate import say
     from trainsets.ladder import compare_rungs, compare_with, find_failures
     from trainsets.records import write_summary
-    from trainsets.report import write_report
+    from trainsets.report import write_pages
 
     args, names = bench.args, short_names(bench.args.programs)
     climbed = [climb(bench, spec, names[spec], program) for spec, program in programs.items()]
@@ -143,8 +142,9 @@ def climb_all(bench: Bench, programs: "Mapping[str, NaiveRAG | RetrievalOnly]", 
     result = judge_last(args, rungs) if args.gate else None
     summary = describe(bench, rungs, [*among, *against]) | ({"gate": result.to_json()} if result else {})
     write_summary(args.out, summary)
-    note(f"records: {args.out}/, to look at: {write_report(args.out)}")
-    log_report({rung.name: tracked for rung, tracked in climbed}, args.out)
+    report, plots = write_pages(args.out)
+    note(f"records: {args.out}/, to look at: {report}")
+    log_report([tracked for _, tracked in climbed], report, plots)
     if args.json:
         sys.stdout.write(json.dumps({one.spec: asdict(one.summary) for one in rungs}, indent=2, allow_nan=False) + "\n")
     else:
@@ -306,17 +306,13 @@ def climb(bench: Bench, spec: str, name: str, program: "NaiveRAG | RetrievalOnly
     return rung, tracked
 
 
-def log_report(runs: "Mapping[str, TrackedRun]", out: Path) -> None:
-    """Log the report of all programs, and its plots, to the MLflow run of each; flags, which may be paths, stay out."""
-    from trainsets.report import write_pages
-
-    with TemporaryDirectory() as folder:
-        report, plots = write_pages({name: out / f"{name}.jsonl" for name in runs}, Path(folder), "evaluation")
-        for tracked in runs.values():
-            tracked.log_files(report)
-            tracked.log_files(plots, plots.name)
-            if tracked.left:
-                note(f"warning: MLflow run {tracked.run_id} lacks the report; it is {out / report.name}")
+def log_report(runs: "Sequence[TrackedRun]", report: Path, plots: Path) -> None:
+    """Log the report of all programs, and its plots, to the MLflow run of each."""
+    for tracked in runs:
+        tracked.log_files(report)
+        tracked.log_files(plots, plots.name)
+        if tracked.left:
+            note(f"warning: MLflow run {tracked.run_id} lacks the report; it is {report}")
 
 
 def run_once(

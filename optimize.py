@@ -354,22 +354,24 @@ def log_results(tracked: "TrackedRun", export: Path, results: Mapping[str, list[
     from trainsets.evaluation import summarise
     from trainsets.report import write_pages
 
-    files = {which: RUNS_DIR / "compile" / f"{which}.jsonl" for which in results}
+    folder = RUNS_DIR / "compile"
     for which, each in results.items():
-        tracked.log_evaluation(which, each, summarise, files[which], {"program": which})
-    report, plots = write_pages(files, RUNS_DIR / "compile", "compile")
+        tracked.log_evaluation(which, each, summarise, folder / f"{which}.jsonl", {"program": which})
+    report, plots = write_pages(folder, list(results))
     tracked.log_files(report)
     tracked.log_files(plots, plots.name)
     tracked.log_files(export, "export")
 
 
 def show(results: Mapping[str, list["CaseResult"]], roles: "Roles") -> None:
-    """Print both rows, and whether the difference is more than chance."""
+    """Print a row each, what was cut off, and whether the difference is more than chance."""
     from trainsets.evaluation import COLUMNS, compare, summarise, table_row
+    from trainsets.tables import describe_cut_off
 
-    n = len(results["seed"])
-    rows = [table_row(which, summarise(each)) for which, each in results.items()]
-    show_table(f"{n} dev cases · {roles.label}", COLUMNS, rows)
+    summaries = {which: summarise(each) for which, each in results.items()}
+    rows = [table_row(which, one) for which, one in summaries.items()]
+    show_table(f"{len(results['seed'])} dev cases · {roles.label}", COLUMNS, rows)
+    sys.stdout.write("".join(f"{line}\n" for line in describe_cut_off(summaries)))
     sys.stdout.write(compare("compiled", results["compiled"], "seed", results["seed"]) + "\n")
 
 

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -181,9 +182,11 @@ def describe_hop(hop: "Hop") -> list[str]:
     lines += [f"  nothing where {dict(hop.dropped)}, so without it"] if hop.dropped else []
     lines += [f"  failed: {hop.error}"] if hop.error else []
     lines += [
-        f"  {hit.rank:>2}. {hit.score:.3f} {hit.passage.passage_id}  {hit.passage.title}"
+        f"  {hit.rank:>2}. {hit.score:.3f} "
+        + (f"relevance {relevance:.2f}  " if relevance is not None else "")
+        + f"{hit.passage.passage_id}  {hit.passage.title}"
         + ("" if hit.passage.passage_id in hop.kept else "  (seen before)")
-        for hit in hop.hits
+        for hit, relevance in zip_longest(hop.hits, hop.relevance[: len(hop.hits)])
     ]
     if hop.verdict:
         lines.append(

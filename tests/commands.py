@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +15,52 @@ from programs.rag import AgenticRAG
 from retrievers import build_index
 
 Arguments = list[str]
+
+ROOT = Path(__file__).parents[1]
+HEAVY = (
+    "dspy",
+    "mlflow",
+    "chromadb",
+    "torch",
+    "numpy",
+    "pydantic",
+    "datasets",
+    "rich",
+    "xllamacpp",
+    "sentence_transformers",
+)
+
+PARSE = """
+import runpy, sys
+arguments = sys.argv[1:]
+try:
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+except SystemExit as end:
+    print("exit code", end.code)
+print("heavy:", *sorted(set(sys.modules) & set({heavy!r})))
+"""
+
+
+def heavy_imports_of_help(command: Arguments) -> str:
+    """The slow libraries, by name, that a command line with `--help` imports in a process of its own."""
+    arguments = [str(ROOT / part) if part.endswith(".py") else part for part in command]
+    done = subprocess.run(
+        [sys.executable, "-c", PARSE.format(heavy=HEAVY), *arguments, "--help"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert done.stdout.startswith("usage: ")
+    assert done.stderr == ""
+    code, heavy = done.stdout.splitlines()[-2:]
+    assert code == "exit code 0"
+    return heavy.removeprefix("heavy:").strip()
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -9,6 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Whether an example takes 200 ms tells of the machine.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 # SQLite (MLflow, Chroma, the caches) waits for a disk at every commit, for memory it does not.
 _MEMORY = Path("/dev/shm")

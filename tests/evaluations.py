@@ -42,11 +42,13 @@ def result_of(
     calls: int = 2,
     cost_usd: float = 0.0,
     seconds: float = 1.5,
+    truncations: int = 0,
 ) -> CaseResult:
     """What a program made of a case: the right answer unless told another, from evidence that it found or not."""
     doc = case.gold_ids[0] if found and case.gold_ids else "elsewhere"
     hit = Hit(Passage(f"{doc}#0", doc, f"Title of {doc}", text), 0.75, 1)
-    usage = Usage(lm_calls=calls, prompt_tokens=100 * calls, completion_tokens=10, cost_usd=cost_usd, seconds=seconds)
+    spent = {"cost_usd": cost_usd, "seconds": seconds, "truncations": truncations}
+    usage = Usage(lm_calls=calls, prompt_tokens=100 * calls, completion_tokens=10, **spent)
     prediction = make_prediction(
         question=case.question,
         answer=case.answer[0] if answer is None else answer,

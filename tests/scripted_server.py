@@ -19,7 +19,8 @@ class ScriptedServer:
     A question in `needs_demos` is answered wrongly while the prompt holds no demo, so that compiling has an effect.
     Plans, verdicts and rewrites have a fixed reply each, `replies` overrides any of them by the first field of its
     schema; a field that nothing is scripted for is filled by its type. After `dies_after` requests all fail.
-    Where token probabilities are asked for, the first token is the likeliest of `next_token`.
+    Where token probabilities are asked for, the first token is the likeliest of `next_token`. What `holds` names stays
+    in flight until the server stops.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class ScriptedServer:
         reports_usage: bool = True,
         dies_after: int | None = None,
         next_token: Callable[[Request], Mapping[str, float]] | None = None,
+        holds: Callable[[Request], bool] | None = None,
     ) -> None:
         self.answers = dict(answers or {})
         self.needs_demos = needs_demos
@@ -40,10 +42,12 @@ class ScriptedServer:
         self.reports_usage = reports_usage
         self.dies_after = dies_after
         self.next_token = next_token or (lambda request: {"yes": 0.9, "no": 0.1})
+        self.holds = holds or (lambda request: False)
         self.requests: list[Request] = []
         self.headers: list[dict[str, str]] = []
-        self.in_flight = self.most_in_flight = 0
-        self._lock = threading.Lock()
+        self.in_flight = self.most_in_flight = self.n_held = 0
+        self._lock = threading.Condition()
+        self._is_over = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -64,17 +68,28 @@ class ScriptedServer:
         self.stop()
 
     def stop(self) -> None:
+        self._is_over.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
+    def wait_until(self, is_so: Callable[[], bool], seconds: float = 600) -> None:
+        """Wait for what requests bring about; the time is for a test that is broken, not for a slow machine."""
+        with self._lock:
+            assert self._lock.wait_for(is_so, seconds), f"still not so after {len(self.requests)} requests"
+
     def reply_to(self, request: Request, headers: dict[str, str]) -> Reply:
+        is_held = self.holds(request)
         with self._lock:
             self.requests.append(request)
             self.headers.append(headers)
             self.in_flight += 1
+            self.n_held += is_held
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
+            self._lock.notify_all()
         try:
+            if is_held:
+                self._is_over.wait()
             time.sleep(self.seconds)
             return self._reply(request)
         finally:

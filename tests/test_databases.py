@@ -115,10 +115,10 @@ def _fill(address: str, server: "subprocess.Popen[bytes]") -> None:
 @pytest.fixture(params=["sqlite", "duckdb", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
     if request.param == "sqlite":
-        return SQLite(make_sqlite(tmp_path), {"orders": "orders.csv"}, max_seconds=0.3)
+        return SQLite(make_sqlite(tmp_path), {"orders": "orders.csv"})
     if request.param == "duckdb":
-        return DuckDB(make_duckdb(tmp_path), max_seconds=0.3)
-    return PostgreSQL(f"postgresql://reader:SECRET@{request.getfixturevalue('postgresql')}", max_seconds=0.3)
+        return DuckDB(make_duckdb(tmp_path))
+    return PostgreSQL(f"postgresql://reader:SECRET@{request.getfixturevalue('postgresql')}")
 
 
 def test_tables_are_read_with_their_columns(database: Database) -> None:
@@ -149,7 +149,8 @@ def test_what_is_not_reading_is_refused_and_changes_nothing(database: Database, 
     assert not list(tmp_path.rglob("stolen*")) + list(Path().glob("stolen*"))
 
 
-def test_a_query_without_an_end_is_ended(database: Database) -> None:
+def test_a_query_without_an_end_is_ended(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_max_seconds", 0.3)
     with pytest.raises(QueryError, match=r"took longer than 0\.3 s"):
         database.select(ENDLESS)
 
@@ -161,8 +162,11 @@ def test_an_error_of_the_engine_is_one_line_that_an_lm_can_repair(database: Data
     assert "SECRET" not in str(error.value)
 
 
-def test_duckdb_is_ended_even_where_it_does_not_look_for_an_interrupt(tmp_path: Path) -> None:
-    database = DuckDB(make_duckdb(tmp_path), max_seconds=0.3)
+def test_duckdb_is_ended_even_where_it_does_not_look_for_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = DuckDB(make_duckdb(tmp_path))
+    monkeypatch.setattr(database, "_max_seconds", 0.3)
     with pytest.raises(QueryError):
         database.select("SELECT repeat('x', 2000000000)")
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dspy
@@ -11,6 +12,7 @@ import pytest
 from predictions import Prediction, hop, numbered_case, numbered_prediction, ranking
 
 from programs.meter import BudgetExceeded
+from trainsets import evaluation
 from trainsets.cases import Case
 from trainsets.evaluation import (
     CaseResult,
@@ -169,13 +171,14 @@ def test_progress_is_told_after_every_case_with_the_score_so_far(tmp_path: Path)
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_as_many_cases_run_at_once_as_asked_for_with_the_settings_bound_around(n_threads: int) -> None:
     running, most, lock = 0, 0, threading.Lock()
+    together = threading.Barrier(n_threads, timeout=60)  # breaks where fewer run at once
 
     def program(question: str, history: list[dict[str, str]]) -> Prediction:
         nonlocal running, most
         with lock:
             running += 1
             most = max(most, running)
-        time.sleep(0.01)
+        together.wait()
         with lock:
             running -= 1
         return numbered_prediction(question, dspy.settings.get("said"))
@@ -187,21 +190,23 @@ def test_as_many_cases_run_at_once_as_asked_for_with_the_settings_bound_around(n
 
 
 def test_a_consumer_that_stops_drops_the_cases_not_begun_and_waits_for_none() -> None:
-    begun: list[str] = []
-    held = threading.Event()
+    begun: dict[str, threading.Thread] = {}
+    is_at_work, held = threading.Event(), threading.Event()
 
     def program(question: str, history: list[dict[str, str]]) -> Prediction:
-        begun.append(question)
-        if len(begun) > 1:
-            held.wait(5)
+        begun[question] = threading.current_thread()
+        if question != CASES[0].question:
+            is_at_work.set()
+            held.wait(60)
         return numbered_prediction(question)
 
-    with closing(run_cases(program, CASES)) as results:
-        next(results)
-    assert len(begun) <= 2
+    with closing(run_cases(program, CASES, n_threads=2)) as results:
+        assert next(results).case == CASES[0]
+        assert is_at_work.wait(60)
+    assert begun[CASES[1].question].is_alive()
     held.set()
-    time.sleep(0.05)
-    assert len(begun) <= 2
+    begun[CASES[1].question].join()
+    assert begun.keys() == {CASES[0].question, CASES[1].question}
 
 
 def test_a_document_that_is_not_in_the_index_is_told_apart(tmp_path: Path) -> None:
@@ -240,21 +245,24 @@ def test_a_metric_that_raises_is_an_error_of_its_case_and_no_score_of_0(tmp_path
     assert records_in(tmp_path)[1]["prediction"]["answer"] == "no"
 
 
-def test_a_case_that_hangs_is_given_up_and_the_others_go_on(tmp_path: Path) -> None:
-    held, stopped = threading.Event(), threading.Event()
+def test_a_case_that_hangs_is_given_up_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hanging, held, stopped = threading.Event(), threading.Event(), threading.Event()
+    # No time passes but in the case that hangs, however slow the others are.
+    monkeypatch.setattr(evaluation, "time", SimpleNamespace(monotonic=lambda: 0.5 if hanging.is_set() else 0.0))
 
     def hangs(question: str, history: list[dict[str, str]]) -> Prediction:
         if question.endswith(" 1"):
-            held.wait(20)
+            hanging.set()
+            held.wait(60)
             if dspy.settings.is_over.is_set():  # what an LM looks at before a call
                 stopped.set()
         return numbered_prediction(question)
 
-    results = evaluate(hangs, tmp_path, CASES[:6], timeout_s=1.5)
+    results = evaluate(hangs, tmp_path, CASES[:6], timeout_s=0.5)
     assert [one.outcome for one in results] == ["right", "errored", "right", "right", "right", "right"]
-    assert (results[1].error, results[1].prediction) == ("timed out after 1.5 s", None)
+    assert (results[1].error, results[1].prediction) == ("timed out after 0.5 s", None)
     held.set()
-    assert stopped.wait(20)
+    assert stopped.wait(60)
 
 
 def test_an_end_of_the_block_that_bound_the_lm_reaches_the_cases_at_work() -> None:

@@ -20,8 +20,10 @@ ALLOWED = {
     "programs": {"signatures", "retrievers"},
     "scripts": set(PACKAGES),
 }
-# The one step aside: answers and sources are compared in the forms of numbers and dates that answers are scored with.
-ASIDE = {name: {"trainsets.normalize"} for name in ("programs/claims.py", "programs/conflicts.py")}
+# The one module that a package above may import too: answers are checked against their sources in the forms of numbers
+# and dates that they are scored in. It stands on nothing of ours, so no import comes back.
+NORMALIZER = "trainsets.normalize"
+SHARED = {"programs": {NORMALIZER}}
 # Libraries that only one file may know, so that another can take their place.
 BOUNDARIES = (
     "chromadb",
@@ -86,11 +88,18 @@ def _name_of(node: ast.expr) -> str:
 def test_imports_go_one_way(path: Path) -> None:
     relative = path.relative_to(ROOT)
     package = relative.parts[0] if len(relative.parts) > 1 else "scripts"
-    imported = imports_of(path) - ASIDE.get(relative.as_posix(), set())
+    imported = imports_of(path) - SHARED.get(package, set())
     ours = {top for module in imported if (top := module.partition(".")[0]) in (*PACKAGES, *SCRIPTS)}
     allowed = ALLOWED["scripts"] if relative.name == "__main__.py" else ALLOWED[package]
     assert ours - {package} <= allowed
     assert not ours & set(SCRIPTS)
+
+
+def test_the_text_normaliser_that_programs_share_stands_on_nothing_of_ours() -> None:
+    module = ROOT / f"{NORMALIZER.replace('.', '/')}.py"
+    assert _tops(module) | _tops(module.parent / "__init__.py") <= sys.stdlib_module_names
+    users = {path.relative_to(ROOT).parts[0] for path in SOURCES if NORMALIZER in imports_of(path)}
+    assert users == {"trainsets", *SHARED}
 
 
 def homes_of(library: str) -> list[str]:

@@ -18,7 +18,7 @@ def build(folder: Path, passages: list[list[str]], small: int) -> LexicalIndex:
     return LexicalIndex(folder)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000))
 def test_both_engines_give_the_same_ranking(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     rng = random.Random(seed)

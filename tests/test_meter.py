@@ -122,8 +122,8 @@ def _too_long(*args: object, **kwargs: object) -> None:
 
 
 def test_threads_left_behind_stop_at_their_next_call() -> None:
-    done, outcome = threading.Event(), []
-    with ScriptedServer(seconds=0.2) as server:
+    left, done, outcome = threading.Event(), threading.Event(), []
+    with ScriptedServer(replies={"text": lambda request: "OK" if left.wait(60) else 500}) as server:
         lm = make_lm("openai/test", server.url, cache=False)
 
         def work() -> None:
@@ -137,8 +137,10 @@ def test_threads_left_behind_stop_at_their_next_call() -> None:
 
         with bind(Roles(lm, lm)):
             threading.Thread(target=copy_context().run, args=(work,)).start()
-        assert done.wait(5)
-        assert len(server.requests) <= 2
+            server.wait_until(lambda: len(server.requests) == 1)
+        left.set()
+        assert done.wait(60)
+        assert len(server.requests) == 1
         lm("a new run is not refused")
     assert outcome == ["the run that made this call is over"]
 

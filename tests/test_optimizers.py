@@ -1,6 +1,6 @@
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ import pytest
 import tiny
 from dspy.evaluate import evaluate as evaluate_module
 from dspy.utils.exceptions import LMServerError
-from scripted_server import Request, ScriptedServer, fields_of, has_demos, question_of
+from scripted_server import Reply, Request, ScriptedServer, fields_of, has_demos, question_of
 
 from programs import optimizers
 from programs.budget import Budget
@@ -384,8 +384,16 @@ def test_bootstrapping_accepts_by_the_bool_and_candidates_are_scored_by_the_numb
 
 @pytest.mark.parametrize("name", ["random-search", "simba", "gepa", "mipro"])
 def test_a_budget_holds_with_several_threads(helpful: ScriptedServer, tools: Tools, name: str) -> None:
-    helpful.seconds = 0.05
     settings = replace(SMALL[name], n_threads=4)
+    at_once = {example.question for example in (TRAIN if name == "simba" else DEV)}
+
+    def in_company(reply: Callable[[Request], Reply], request: Request) -> Reply:
+        if question_of(request) in at_once:
+            helpful.wait_until(lambda: helpful.most_in_flight > 1)
+        return reply(request)
+
+    for field in ("quotes", "answer"):
+        helpful.replies[field] = partial(in_company, helpful.replies.get(field, helpful.scripted_reply))
     stopped, _ = compile_with(helpful, tools, settings, budget=20)
     assert stopped.stopped_by == "the budget of 20 LM calls is spent"
     assert helpful.most_in_flight > 1
@@ -453,7 +461,13 @@ def test_a_case_that_dspy_sends_again_is_scored_once_and_not_counted_again(
 ) -> None:
     # It sends the last ones again after two minutes, while the first attempt goes on.
     monkeypatch.setattr(evaluate_module, "ParallelExecutor", partial(evaluate_module.ParallelExecutor, timeout=0.01))
-    helpful.seconds = 0.7  # it looks for them once a second
+    answer = helpful.replies["answer"]
+
+    def answer_once_sent_again(request: Request) -> Reply:
+        helpful.wait_until(lambda: len(helpful.requests) > 2)  # DSPy looks once a second
+        return answer(request)
+
+    helpful.replies["answer"] = answer_once_sent_again
     lm, watch = make_lm("openai/test", helpful.url, cache=False), Watch(Budget())
     program = NaiveRAG(tools.retrievers)
     watch.begin("test", DEV[:2])

@@ -643,7 +643,7 @@ class AnyScript(Script):
         self.answers = itertools.cycle(outputs)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     outputs=st.lists(OUTPUTS, min_size=1, max_size=6),
     question=st.sampled_from(
@@ -734,7 +734,7 @@ def test_of_a_long_passage_the_part_is_shown_that_the_question_is_about() -> Non
     assert len(shown) <= 80 + 4
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(alphabet="ab 1.!?。；\n中文", max_size=120), st.text(alphabet="ab1中 ", max_size=20), st.integers(1, 60))
 def test_an_excerpt_is_a_part_of_its_text(text: str, question: str, chars: int) -> None:
     shown = excerpt(text, question, chars)

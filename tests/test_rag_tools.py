@@ -1,8 +1,8 @@
 """The agentic program with every tool there is, under an LM that obeys no rule."""
 
+import cProfile
 import csv
 import json
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -15,6 +15,7 @@ from dspy.utils import DummyLM
 from fake_embedder import HashEmbedder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from measure_own_code import stubbed_program
 
 from programs.adapter import LeanJSONAdapter
 from programs.apis import ApiTool
@@ -334,7 +335,7 @@ def replies_of() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     replies=replies_of(),
     question=st.sampled_from(QUESTIONS),
@@ -376,16 +377,6 @@ def test_orders_in_a_document_change_neither_tools_nor_what_is_cited(index: Any,
 # --- many at once, and what our own code costs ---
 
 
-class Still:
-    """Finds the same at once."""
-
-    def search(self, query: str, k: int = 10, filters: Mapping[str, Any] | None = None) -> list[Hit]:
-        texts = [f"Passage {n}: {query} means {'the supply is too low; ' * 20}{n}" for n in range(k)]
-        return [
-            Hit(Passage(f"d{n}#0", f"d{n}", f"Title {n}", text), 1 / (n + 1), n + 1) for n, text in enumerate(texts)
-        ]
-
-
 def test_thirty_two_threads_on_one_program_answer_as_one_does(index: Any, toolbox: Toolbox) -> None:
     retrievers = {"hybrid": index.retriever(), "keyword": index.retriever("keyword"), "dense": index.retriever("dense")}
     program = AgenticRAG(retrievers, None, toolbox)
@@ -409,19 +400,11 @@ def test_thirty_two_threads_on_one_program_answer_as_one_does(index: Any, toolbo
     assert all(future.result() == alone[one] for one, future in futures)
 
 
-def own_seconds(n: int = 20) -> float:
-    """Measure what a question costs beside LM and retrieval: the least of some runs, free of what else runs here."""
-    program = AgenticRAG(dict.fromkeys(RETRIEVERS, Still()))
-    seen = {"quotes": ("the supply is too low",), "verdict": "sufficient", "missing": ""}
-    program.judge = lambda **inputs: dspy.Prediction(**seen)
-    program.answer = lambda **inputs: dspy.Prediction(answer="the supply is too low", citations=[1])
-    took = []
-    for _ in range(n):
-        began = time.process_time()
-        program(question="What does the lamp mean?")
-        took.append(time.process_time() - began)
-    return min(took)
-
-
-def test_our_own_code_takes_less_than_five_milliseconds_a_question() -> None:
-    assert own_seconds() < 0.005  # processor time, so a busy machine does not count
+def test_our_own_code_makes_a_few_thousand_calls_a_question() -> None:
+    program = stubbed_program()
+    program(question="What does the lamp mean?")  # what is loaded once is loaded
+    profile = cProfile.Profile()
+    prediction = profile.runcall(program, question="What does the lamp mean?")
+    assert prediction.citations == ("d0#0",)
+    # 9,100, DSPy's among them; `measure_own_code.py` tells how long they take.
+    assert sum(one.callcount for one in profile.getstats()) < 20_000

@@ -28,7 +28,7 @@ CASE = Case(id="c", question="q", gold_ids=("a", "b"))
 ids = st.lists(st.sampled_from("abcdefghij"), unique=True, max_size=10)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sets(st.sampled_from("abcdefghij"), min_size=1), ids, st.integers(1, 10))
 def test_random_rankings_agree_with_the_definitions(gold: set[str], order: list[str], k: int) -> None:
     case = Case(id="c", question="q", gold_ids=tuple(sorted(gold)))
@@ -43,7 +43,7 @@ def test_random_rankings_agree_with_the_definitions(gold: set[str], order: list[
     assert ndcg_at_k(case, order, k) == pytest.approx(gain / best)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from("abcdefghij"), st.integers(0, 3), min_size=1), ids)
 def test_graded_ndcg_agrees_with_the_definition(qrels: dict[str, int], order: list[str]) -> None:
     case = Case(id="c", question="q", qrels=qrels)

@@ -13,7 +13,7 @@ from evaluations import case_of, errored, ladder, result_of, summarise_all, writ
 from lxml import etree
 
 from trainsets.__main__ import main
-from trainsets.report import write_report
+from trainsets.report import PLOTS, REPORT, write_pages, write_report
 from trainsets.results import CaseResult, summarise
 from trainsets.tables import COLUMNS, table_row
 
@@ -204,17 +204,22 @@ def test_the_summary_names_programs_and_tells_of_the_evaluation(tmp_path: Path) 
     assert "12 cases · 2 programs · openai/test · sample (dev) · 2026-11-30 02:00:00 UTC" in page.text
 
 
-def test_a_baseline_and_repeats_are_shown_from_the_summary(tmp_path: Path) -> None:
+def test_a_baseline_and_repeats_are_shown_from_the_summary_without_the_places_of_files(tmp_path: Path) -> None:
     evaluated = ladder()
     write_records(tmp_path, evaluated)
     summarise_all(tmp_path, evaluated)
     summary = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
-    summary["comparisons"].append(summary["comparisons"][0] | {"baseline": "old/agentic.jsonl"})
+    summary["comparisons"].append(summary["comparisons"][0] | {"baseline": "/home/me/SECRET/agentic.jsonl"})
+    summary["cases"] = "/home/me/SECRET/gold/"
     alike = {"n_repeats": 2, "n": 11, "scores": [0.5, 0.25], "right": 0.875, "answer": 0.75, "verdict": None}
     summary["programs"][1]["stability"] = alike
     (tmp_path / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-    page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
-    assert [one["before"] for one in page.data["moves"]] == ["naive", "old/agentic.jsonl"]
+    html = write_report(tmp_path).read_text(encoding="utf-8")
+    page = Page(html)
+    assert [one["before"] for one in page.data["moves"]] == ["naive", "agentic.jsonl"]
+    assert next(row for row in page.rows if row[1:2] == ["agentic.jsonl"])[0] == "agentic"
+    assert "gold (dev)" in page.text
+    assert "SECRET" not in html  # it is sent and logged: where a file lies is nobody's business
     assert ["agentic", "2", "11", "0.875", "0.750", "–", "0.500 0.250"] in page.rows
 
 
@@ -227,6 +232,15 @@ def test_the_same_records_make_the_same_file(tmp_path: Path) -> None:
     write_records(tmp_path, ladder())
     first = write_report(tmp_path).read_bytes()
     assert write_report(tmp_path, tmp_path / "new" / "other.html").read_bytes() == first
+
+
+def test_report_and_plots_are_of_the_programs_named_where_a_folder_holds_more(tmp_path: Path) -> None:
+    evaluated = ladder()
+    write_records(tmp_path, {"seed": evaluated["naive"], "compiled": evaluated["agentic"], "old": evaluated["naive"]})
+    report, plots = write_pages(tmp_path, ["seed", "compiled"])
+    assert (report, plots) == (tmp_path / REPORT, tmp_path / PLOTS)
+    assert Page(report.read_text(encoding="utf-8")).data["programs"] == ["seed", "compiled"]
+    assert (plots / "outcomes.png").stat().st_size > 1000
 
 
 def test_the_command_writes_the_report_and_its_plots_and_names_them(

@@ -27,7 +27,7 @@ cases = st.lists(
 ).map(lambda rows: [make(i, *row) for i, row in enumerate(rows)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cases, st.integers(0, 3))
 def test_every_case_lands_in_one_split_and_nothing_leaks(cases: list[Case], seed: int) -> None:
     splits = split_cases(cases, seed=seed)

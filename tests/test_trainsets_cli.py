@@ -3,10 +3,10 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from commands import heavy_imports_of_help
 
 ROOT = Path(__file__).parents[1]
 
@@ -40,13 +40,9 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize("command", [(), ("check",), ("stats",), ("split",), ("draft",), ("import",)])
-def test_help_comes_at_once(command: tuple[str, ...]) -> None:
-    began = time.monotonic()
-    result = run(*command, "--help")
-    assert result.returncode == 0
-    assert "usage: python -m trainsets" in result.stdout
-    assert time.monotonic() - began < 2  # half a second on an idle machine
+@pytest.mark.parametrize("command", [(), ("check",), ("stats",), ("split",), ("draft",), ("import",), ("report",)])
+def test_help_imports_nothing_that_takes_time(command: tuple[str, ...]) -> None:
+    assert heavy_imports_of_help(["-m", "trainsets", *command]) == ""
 
 
 def test_a_clean_set_passes_and_a_defect_fails_the_check(tmp_path: Path, corpus: Path) -> None:

@@ -169,11 +169,12 @@ class RecordedSummary(_Part):
 Records = Mapping[str, Sequence[Record]]
 
 
-def read_records(folder: Path) -> tuple[dict[str, list[Record]], RecordedSummary | None]:
+def read_records(folder: Path, programs: Sequence[str] = ()) -> tuple[dict[str, list[Record]], RecordedSummary | None]:
     """Read the record files of a folder: those that its summary names, or without one all, the ladder first.
 
     Args:
         folder: what `evaluate.py --out` named.
+        programs: read these instead, and no summary.
 
     Returns:
         Program to its records, in the order of its file, never empty; and the summary, if there is one.
@@ -183,8 +184,8 @@ def read_records(folder: Path) -> tuple[dict[str, list[Record]], RecordedSummary
     """
     if not folder.is_dir():
         raise RecordError(f"{folder}: no such folder, expected one that evaluate.py --out wrote")
-    summary = _read_summary(folder / SUMMARY)
-    names = [program.name for program in summary.programs] if summary else _find_names(folder)
+    summary = None if programs else _read_summary(folder / SUMMARY)
+    names = programs or ([program.name for program in summary.programs] if summary else _find_names(folder))
     if not names:
         raise RecordError(f"{folder}: no record file in it, expected PROGRAM.jsonl as evaluate.py --out writes them")
     return {name: read_file(folder / f"{name}.jsonl") for name in names}, summary

@@ -4,8 +4,8 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from trainsets.figures import (
     tabulate_moves,
 )
 from trainsets.pareto import AREA, lay_out, trade_offs
-from trainsets.recorded import Record, RecordedPrediction, RecordedSummary, Records, read_file, read_records
+from trainsets.recorded import Record, RecordedPrediction, RecordedSummary, Records, read_records
 from trainsets.results import Summary
 from trainsets.tables import COLUMNS, Table, retrieval_table, stability_table, table_row
 
@@ -55,25 +55,24 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     return _write_page(render_report(records, summary, folder.resolve().name), out or folder / REPORT)
 
 
-def write_pages(files: Mapping[str, Path], out: Path, title: str) -> tuple[Path, Path]:
-    """Write the report and the plots of some record files into a folder.
+def write_pages(folder: Path, programs: Sequence[str] = ()) -> tuple[Path, Path]:
+    """Write the report and the plots of the record files in a folder beside them.
 
     Args:
-        files: program to its record file; the others are held against the first.
-        out: the folder.
-        title: what the report is headed by.
+        folder: what `evaluate.py --out` named.
+        programs: those to show, where the folder has no summary that names them.
 
     Returns:
         The HTML file and the folder of PNG files.
 
     Raises:
-        RecordError: one of the files is no record file.
+        RecordError: the folder does not hold such records.
     """
     from trainsets.plots import draw_all
 
-    records = {name: read_file(path) for name, path in files.items()}
-    draw_all(records, out / PLOTS)
-    return _write_page(render_report(records, title=title), out / REPORT), out / PLOTS
+    records, summary = read_records(folder, programs)
+    draw_all(records, folder / PLOTS)
+    return _write_page(render_report(records, summary, folder.resolve().name), folder / REPORT), folder / PLOTS
 
 
 def _write_page(text: str, target: Path) -> Path:
@@ -86,7 +85,7 @@ def _write_page(text: str, target: Path) -> Path:
 
 
 def render_report(records: Records, summary: RecordedSummary | None = None, title: str = "evaluation") -> str:
-    """Return the report as HTML.
+    """Return the report as HTML; it is sent and logged, so files that flags named stand in it without their places.
 
     Args:
         records: program to its records; the first program is what the others are compared with.
@@ -114,11 +113,16 @@ def _facts(records: Records, summary: RecordedSummary | None) -> list[str]:
     n_cases = len({record.id for own in records.values() for record in own})
     facts = [_count(n_cases, "case"), _count(len(records), "program")]
     if summary:
-        split = f"{summary.cases or ''} ({summary.split})" if summary.split else summary.cases
+        cases = _without_place(summary.cases or "")
+        split = f"{cases} ({summary.split})" if summary.split else cases
         grader = f"graded by {summary.grader}" if summary.grader else None
         created = summary.created.replace("T", " ").replace("+00:00", " UTC")
         facts += [fact for fact in (summary.lm, grader, split, created) if fact]
     return facts
+
+
+def _without_place(path: str) -> str:
+    return Path(path).name or path
 
 
 def _count(n: int, noun: str) -> str:
@@ -128,13 +132,13 @@ def _count(n: int, noun: str) -> str:
 def _figures(records: Records, summary: RecordedSummary | None) -> dict[str, Any]:
     """Collect what the sections show."""
     summaries = summaries_of(records)
-    comparisons = [*compare_pairs(records), *_with_baseline(records, summary)]
-    first = next(iter(records))
+    pairs, with_baseline = compare_pairs(records), _with_baseline(records, summary)
+    first, comparisons = next(iter(records)), [*pairs, *with_baseline]
     data = _details(records) | {"moves": [_move_ids(one) for one in comparisons]}
     return {
         "ladder": _ladder(summaries),
         "scores": {name: slice_of(own) for name, own in records.items()},
-        "comparisons": [one for one in comparisons if one.baseline == first or one.baseline not in records],
+        "comparisons": [*(one for one in pairs if one.baseline == first), *with_baseline],
         "stability": _stability(summary),
         "outcomes": [name for name in OUTCOME_COLORS if any(one.outcomes.get(name) for one in summaries.values())],
         "summaries": summaries,
@@ -163,7 +167,8 @@ def _ladder(summaries: Mapping[str, Summary]) -> Table:
 
 def _with_baseline(records: Records, summary: RecordedSummary | None) -> list[Comparison]:
     """List the comparisons with something that is no program of this evaluation."""
-    return [one for one in summary.comparisons if one.baseline not in records] if summary else []
+    others = [one for one in summary.comparisons if one.baseline not in records] if summary else []
+    return [replace(one, baseline=_without_place(one.baseline)) for one in others]
 
 
 def _stability(summary: RecordedSummary | None) -> Table | None:
