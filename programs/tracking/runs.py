@@ -179,9 +179,10 @@ class TrackedRun:
             prompts: The prompt of every predictor.
             thresholds: The threshold of every decision.
         """
-        facts = {"number": number, "score": score, "n_cases": n_cases, "is_full": is_full, "seconds": seconds}
+        facts: dict[str, Any] = {"number": number, "score": score, "n_cases": n_cases, "is_full": is_full}
+        facts |= {"seconds": seconds, "time": _now()}
         facts |= {"n_demos": dict(n_demos or {}), "prompts": dict(prompts or {}), "thresholds": dict(thresholds or {})}
-        self.add("trial", facts | {"time": _now()})
+        self.add("trial", facts)
 
     def log_candidate(self, trial: Any, program: Any) -> None:
         """Log a trial of a compile with the prompts, the number of demos and the thresholds of its program."""
