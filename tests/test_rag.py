@@ -177,6 +177,28 @@ def test_what_the_quotes_leave_open_is_searched_for_by_rule_before_the_answer(to
     assert (prediction.citations, prediction.usage.lm_calls) == (("firms#0",), 2)
 
 
+def test_where_no_gap_was_named_the_question_is_asked_of_the_keyword_side_before_any_rewriting(tools: Tools) -> None:
+    question = "How many metres may the sync cable have?"
+    found = [("fans", "Fans of a sync cabinet: 3."), ("cable", "The sync cable may have 140 metres.")]
+    other, cable = (Hit(Passage(f"{name}#0", name, name, text, {}), 1.0, 1) for name, text in found)
+
+    class Sides:
+        def __init__(self, hit: Hit) -> None:
+            self.hit = hit
+
+        def search(self, query: str, k: int = 10, filters: Mapping[str, Any] | None = None) -> list[Hit]:
+            return [self.hit]
+
+    retrievers = {"hybrid": Sides(other), "dense": Sides(other), "keyword": Sides(cable)}
+    script = Script(judged("sufficient", ()), judged(quotes=("may have 140 metres",)), answer("140 metres"))
+    prediction = ask(dataclasses.replace(tools, retrievers=retrievers), script, question)
+    assert [(hop.tool, hop.query, hop.decided_by) for hop in prediction.hops] == [
+        ("hybrid", question, "rule"),
+        ("keyword", question, "rule"),
+    ]
+    assert (prediction.answer, prediction.usage.lm_calls) == ("140 metres", 3)
+
+
 def test_a_plan_that_splits_nothing_does_not_take_the_place_of_the_question(tools: Tools) -> None:
     plan = {"steps": [{"tool": "keyword", "query": "relays"}]}
     prediction = ask(tools, Script(plan, judged(quotes=("by Falk Relais",)), answer()), SEVERAL)
