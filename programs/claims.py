@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from programs import rules
@@ -95,7 +96,7 @@ def _share_of_words(question: str, passages: Sequence[Hit]) -> float:
     asked = set(tokenizer(question))
     if len(asked) < _LEAST_WORDS or rules.is_chinese(question) != rules.is_chinese(text):
         return 1.0
-    return len(asked & set(tokenizer(text))) / len(asked)
+    return len(tokenizer.find(text, asked)) / len(asked)
 
 
 def _strict(terms: frozenset[str]) -> frozenset[str]:
@@ -104,7 +105,12 @@ def _strict(terms: frozenset[str]) -> frozenset[str]:
 
 
 def _facts_of(passages: Sequence[Hit]) -> frozenset[str]:
-    return facts(_text_of(passages))
+    return _facts_in(_text_of(passages))
+
+
+@lru_cache(maxsize=64)  # of one answer the same passages are asked about several times
+def _facts_in(text: str) -> frozenset[str]:
+    return facts(text)
 
 
 def _text_of(passages: Sequence[Hit]) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from programs import rules
 from programs.run import Bounds
@@ -39,6 +40,7 @@ def split_lines(text: str) -> list[str]:
     return [piece for piece in _PIECE.findall(text) if piece]
 
 
+@lru_cache(maxsize=64)  # the judge is shown a passage, then the answerer is
 def excerpt(text: str, question: str, chars: int) -> str:
     """Return the run of whole lines or sentences, at most `chars` long, that holds most of the question's words.
 
@@ -48,20 +50,21 @@ def excerpt(text: str, question: str, chars: int) -> str:
         return text
     pieces = split_lines(text)
     wanted = rules.words(question)
-    windows = [_window(pieces, start, chars) for start in range(len(pieces))]
-    best = max(range(len(pieces)), key=lambda start: (len(wanted & rules.words(windows[start])), -start))
+    held = [wanted & rules.words(piece) for piece in pieces]
+    ends = [_find_end(pieces, start, chars) for start in range(len(pieces))]
+    best = max(range(len(pieces)), key=lambda start: (len(set().union(*held[start : ends[start]])), -start))
+    window = "".join(pieces[best : ends[best]])
     before = "… " if best else ""
-    after = " …" if sum(map(len, pieces[:best])) + len(windows[best]) < len(text) else ""
-    return before + windows[best].strip()[:chars] + after
+    after = " …" if ends[best] < len(pieces) else ""
+    return before + window.strip()[:chars] + after
 
 
-def _window(pieces: Sequence[str], start: int, chars: int) -> str:
-    window = pieces[start]
-    for piece in pieces[start + 1 :]:
-        if len(window) + len(piece) > chars:
-            break
-        window += piece
-    return window
+def _find_end(pieces: Sequence[str], start: int, chars: int) -> int:
+    """Return the place after the last of the pieces from `start` on that fit into `chars`; one always does."""
+    end, length = start + 1, len(pieces[start])
+    while end < len(pieces) and length + len(pieces[end]) <= chars:
+        length, end = length + len(pieces[end]), end + 1
+    return end
 
 
 def _cut(text: str, chars: int) -> str:

@@ -1,6 +1,7 @@
 """Words quoted from passages: which of them stand there, which passages hold them, which an answer rests on."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from programs import rules
 from retrievers.records import Hit
@@ -13,8 +14,13 @@ def text_of(hits: Sequence[Hit]) -> str:
 
 def stands_in(quote: str, text: str) -> bool:
     """Tell whether a text holds these words, whatever the markup and spacing."""
-    wanted = rules.bare(quote)
-    return bool(wanted) and wanted in rules.bare(text)
+    wanted = _bare(quote)
+    return bool(wanted) and wanted in _bare(text)
+
+
+@lru_cache(maxsize=256)  # every quote is looked for in every passage, several times a question
+def _bare(text: str) -> str:
+    return rules.bare(text)
 
 
 def quotes_of(hit: Hit, quotes: Sequence[str]) -> tuple[str, ...]:

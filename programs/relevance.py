@@ -1,7 +1,8 @@
 """How relevant a passage is to what was asked: a number from 0 to 1 for each hit, by rule."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from functools import lru_cache
 
 from programs import rules
 from programs.quotes import text_of
@@ -21,7 +22,7 @@ def rate(hits: Sequence[Hit], question: str, query: str) -> tuple[float, ...]:
     across languages, the score alone tells.
     """
     scores = _share_of_best([hit.score for hit in hits])
-    held = [rules.words(text_of([hit])) for hit in hits]
+    held = [_words_of(hit) for hit in hits]
     wanted = [rules.words(question), rules.words(query)]
     overlaps = [_weigh_shared(words, held) for words in (wanted if wanted[0] != wanted[1] else wanted[:1])]
     told = [_share_of_best(overlap) for overlap in overlaps if any(overlap)]
@@ -38,25 +39,34 @@ def complement(chosen: Sequence[Hit], hits: Sequence[Hit], question: str) -> tup
     A question that needs two passages has words of each. Words that no hit holds do not count.
     """
     wanted = rules.words(question)
-    held = [wanted & rules.words(text_of([hit])) for hit in hits]
+    held = [wanted & _words_of(hit) for hit in hits]
     weights = _weigh(wanted, held)
-    known = rules.words(text_of(chosen))
+    known = frozenset().union(*map(_words_of, chosen))
     least = _COMPLEMENT * _total(weights, set().union(*held))
     others = (hit for hit, words in zip(hits, held, strict=True) if _total(weights, words - known) >= least > 0)
     return (*chosen, *(hit for hit in others if hit not in chosen))
 
 
-def _weigh_shared(wanted: set[str], held: Sequence[set[str]]) -> list[float]:
+def _words_of(hit: Hit) -> frozenset[str]:
+    return _words_in(text_of([hit]))
+
+
+@lru_cache(maxsize=256)  # a search may find again what was rated after the one before
+def _words_in(text: str) -> frozenset[str]:
+    return frozenset(rules.words(text))
+
+
+def _weigh_shared(wanted: set[str], held: Sequence[Set[str]]) -> list[float]:
     weights = _weigh(wanted, held)
     return [_total(weights, wanted & words) for words in held]
 
 
-def _weigh(wanted: set[str], held: Sequence[set[str]]) -> dict[str, float]:
+def _weigh(wanted: set[str], held: Sequence[Set[str]]) -> dict[str, float]:
     n_holding = {word: sum(word in words for words in held) for word in wanted}
     return {word: math.log(1 + len(held) / (n + 0.5)) for word, n in n_holding.items()}
 
 
-def _total(weights: Mapping[str, float], words: set[str]) -> float:
+def _total(weights: Mapping[str, float], words: Set[str]) -> float:
     return sum(weights[word] for word in sorted(words))
 
 

@@ -20,6 +20,8 @@ _AT_LEAST_ONE = ("k", "n_passages", "passage_chars")
 _SAME_TEXT = 0.8
 _SHINGLE = 6
 
+Mark = tuple[set[str], set[str]]  # by which near copies are told: pieces of the text, and its numbers
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -79,6 +81,7 @@ class Run:
         self.min_relevance = bounds.min_relevance if is_selective else 0.0
         self.meter = Meter()
         self.hops: list[Hop] = []
+        self._known: dict[str, Mark] = {}
         self._retrievers = retrievers
         self._started = time.monotonic()
 
@@ -205,9 +208,16 @@ class Run:
         )
 
     def _record(self, hop: Hop) -> None:
-        seen = [hit for earlier in self.hops for hit in earlier.hits if hit.passage.passage_id in earlier.kept]
-        kept = _new_passages(hop.hits, seen)
+        kept = tuple(self._keep_new(hop.hits))
         self.hops.append(replace(hop, kept=kept, relevance=rate(hop.hits, self.question, hop.query)))
+
+    def _keep_new(self, hits: Sequence[Hit]) -> Iterator[str]:
+        for hit in hits:
+            id_ = hit.passage.passage_id
+            mark = _fingerprint(hit) if id_ not in self._known else None
+            if mark and not any(_same(mark, other) for other in self._known.values()):
+                self._known[id_] = mark
+                yield id_
 
     def note(self, evidence: Evidence, read: tuple[Hit, ...]) -> Evidence:
         """Write the verdict of this round and what was read for it on its last hop, and return the evidence."""
@@ -269,25 +279,14 @@ class Run:
         return tuple(passage_id for passage_id in shown if passage_id not in fitting)
 
 
-def _new_passages(hits: tuple[Hit, ...], seen: list[Hit]) -> tuple[str, ...]:
-    known = [_fingerprint(hit) for hit in seen]
-    ids = {hit.passage.passage_id for hit in seen}
-    kept = []
-    for hit in hits:
-        mark = _fingerprint(hit)
-        if hit.passage.passage_id not in ids and not any(_same(mark, other) for other in known):
-            kept.append(hit.passage.passage_id)
-            known.append(mark)
-            ids.add(hit.passage.passage_id)
-    return tuple(kept)
-
-
-def _fingerprint(hit: Hit) -> tuple[set[str], set[str]]:
+def _fingerprint(hit: Hit) -> Mark:
     text = fold(hit.passage.text)
     return {text[start : start + _SHINGLE] for start in range(max(1, len(text) - _SHINGLE + 1))}, numbers(text)
 
 
-def _same(one: tuple[set[str], set[str]], other: tuple[set[str], set[str]]) -> bool:
+def _same(one: Mark, other: Mark) -> bool:
     # Two versions of a policy read alike and differ in a number: those are two passages.
-    shared = len(one[0] & other[0]) / max(1, len(one[0] | other[0]))
-    return one[1] == other[1] and shared >= _SAME_TEXT
+    if one[1] != other[1]:
+        return False
+    n_shared = len(one[0] & other[0])
+    return n_shared / max(1, len(one[0]) + len(other[0]) - n_shared) >= _SAME_TEXT

@@ -66,16 +66,25 @@ class Tokenizer:
         for chunk in _CHUNK.findall(_fold(text)):
             if chunk.isascii() and chunk.isalnum():  # most words: nothing to cut
                 tokens.append(chunk)
-            elif _HAN_RUN.match(chunk):
-                tokens.extend(self._cut(chunk))
             else:
-                tokens.extend(_cut_word(chunk))
+                tokens.extend(self._cut(chunk))
         return tokens
 
-    def _cut(self, run: str) -> Iterator[str]:
-        if len(run) == 1:
-            return iter((run,))
-        return iter(self._jieba.lcut_for_search(run))
+    def find(self, text: str, wanted: Iterable[str]) -> set[str]:
+        """Find which of the tokens `wanted` are tokens of `text`; what can't hold one is not cut, and jieba is slow."""
+        sought, found = set(wanted), set[str]()
+        for chunk in dict.fromkeys(_CHUNK.findall(_fold(text))):
+            is_whole = chunk.isascii() and chunk.isalnum()
+            if chunk in sought if is_whole else any(one in chunk for one in sought):
+                found |= sought.intersection((chunk,) if is_whole else self._cut(chunk))
+                sought -= found
+        return found
+
+    def _cut(self, chunk: str) -> Iterable[str]:
+        if not _HAN_RUN.match(chunk):
+            return _cut_word(chunk)
+        tokens: list[str] = [chunk] if len(chunk) == 1 else self._jieba.lcut_for_search(chunk)
+        return tokens
 
     @cached_property
     def _jieba(self) -> Any:

@@ -62,3 +62,9 @@ def test_chinese_words_that_stand_together_in_the_text_stay_together() -> None:
 def test_no_text_breaks_it(question: str, quotes: list[str], text: str) -> None:
     assert isinstance(lead_on(question, quotes, [hit(text)]), str)
     assert len(pick_linked([hit(text)], question, quotes)) <= 1
+
+
+def test_a_text_that_was_pasted_is_no_question_with_two_halves() -> None:
+    pasted = " ".join([RECALLED, *(f"word{n}" for n in range(15_000))])
+    assert lead_on(pasted, QUOTES, [RECALL]) == ""
+    assert lead_on(RECALLED, QUOTES, [RECALL]) != ""

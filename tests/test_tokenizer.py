@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievers.tokenizer import Tokenizer, find_ids, tokenize
+from retrievers.tokenizer import Tokenizer, find_ids, load_tokenizer, tokenize
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,20 @@ def test_two_processes_may_load_the_dictionary_at_once(tmp_path, monkeypatch) ->
     running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     outputs = {process.communicate()[0] for process in running}
     assert outputs == {f"{tokenize('北京大学学生')}\n"}
+
+
+ALPHABET = "ab E-1024'ſK 继电器模块的框架合同，。_/:½１Ａ\n\ud800"
+
+
+@given(st.text(alphabet=ALPHABET, max_size=60), st.text(alphabet=ALPHABET, max_size=30))
+def test_what_is_found_in_a_text_is_what_its_tokens_and_those_sought_share(text: str, other: str) -> None:
+    tokenizer = load_tokenizer()
+    wanted = {*tokenizer(other), "继电", "合同", "1024"}
+    assert tokenizer.find(text, wanted) == wanted & set(tokenizer(text))
+
+
+def test_runs_of_chinese_without_a_token_that_is_sought_are_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, cut = Tokenizer(), list[str]()
+    monkeypatch.setattr(tokenizer, "_cut", lambda chunk: cut.append(chunk) or list(chunk))
+    assert tokenizer.find("仓库发货，运费由供应商承担，合同另附", {"合", "x"}) == {"合"}
+    assert cut == ["合同另附"]
