@@ -1,7 +1,7 @@
 """The programs: NaiveRAG, HybridRAG and AgenticRAG, each question → cited answer or abstention."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from functools import partial
 from typing import Any, Literal
@@ -15,18 +15,17 @@ from programs.claims import check_claims, lacking_acronyms
 from programs.conflicts import disagree, find_points, prefer_current, settle
 from programs.conversation import format_conversation, keeps_to
 from programs.decisions import UndecidedError, decide, make_decider, threshold_of
+from programs.ending import Draft, abstain, end, end_small_talk, finish
 from programs.planning import Step, find_choices, plan_by_rule, read_plan, split_waves, stands_alone
 from programs.prompting import (
     IN_CHINESE,
     NAME_BOTH,
-    SMALL_TALK,
     ask_back,
     format_passages,
     name_sources,
-    say_not_found,
 )
 from programs.quotes import cited, find_quotes, holding, quotes_of, text_of
-from programs.record import Check, StopReason, make_prediction
+from programs.record import Check, StopReason
 from programs.relevance import complement
 from programs.run import Bounds, Evidence, Run
 from programs.sql import has_rows
@@ -49,16 +48,6 @@ _FILLED_CHARS = 80
 # Train questions of the sample set, 43 with their gold passages and 16 unanswerable ones with what an answer to them
 # cites: P(yes) of the 1.5B has an AUC of .91. At .35 it lets 41 of 43 pass and stops 12 of 16; at .15 42 and 3.
 CHECK_THRESHOLD = 0.35
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """An answer before it is checked: the passages it cites, those it was written from, and why it is empty."""
-
-    answer: str
-    cited: tuple[Hit, ...]
-    context: tuple[Hit, ...]
-    error: str | None = None
 
 
 class NaiveRAG(dspy.Module):
@@ -92,8 +81,8 @@ class NaiveRAG(dspy.Module):
     def _answer(self, run: Run, context: tuple[Hit, ...], stop_reason: StopReason) -> dspy.Prediction:
         """Answer from `context`; without passages, or without a readable answer, abstain."""
         if not context:
-            return _abstain(run, stop_reason, None)
-        return _finish(run, self._draft(run, Evidence("sufficient", context)), stop_reason, None)
+            return abstain(run, stop_reason, None)
+        return finish(run, self._draft(run, Evidence("sufficient", context)), stop_reason, None)
 
     def _draft(self, run: Run, evidence: Evidence) -> Draft:
         """Write an answer from the evidence, in the language of the question.
@@ -151,11 +140,11 @@ class AgenticRAG(NaiveRAG):
         """Answer `question`, ask back, or abstain and say what was searched; `last month` is counted from `today`."""
         run = Run(question, self.retrievers, self.bounds, is_selective=True)
         with dspy.context(run_meter=run.meter):
-            if rules.is_small_talk(question):
-                return _small_talk(run)
+            if rules.isend_small_talk(question):
+                return end_small_talk(run)
             run.question = self._standalone(run, history)
             if not history and (choices := find_choices(question, self.toolbox.fields)):
-                return _result(run, "needs_clarification", None, answer=ask_back(question, choices))
+                return end(run, "needs_clarification", None, answer=ask_back(question, choices))
             self._search(run, self._plan(run, _read_day(today)))
             return self._conclude(run)
 
@@ -182,7 +171,7 @@ class AgenticRAG(NaiveRAG):
         found: dict[int, str] = {}
         for wave in split_waves(steps):
             for number in {number for place in wave for number in steps[place].needs} - set(found):
-                found[number] = self._read_result(run, steps, number)
+                found[number] = self._readend(run, steps, number)
             ready = [steps[place].fill(found) if steps[place].needs else steps[place] for place in wave]
             run.search_all([step for step in ready if step.query], partial(self._use_tool, run), own_tools)
         if not any(hop.hits for hop in run.hops) and not run.is_repeated("hybrid", run.question):
@@ -245,7 +234,7 @@ class AgenticRAG(NaiveRAG):
         for is_last in (False, True):
             while evidence.verdict == "insufficient":
                 if stop := self._search_again(run, evidence):
-                    return _abstain(run, stop, "insufficient", check=check, known=evidence.quotes)
+                    return abstain(run, stop, "insufficient", check=check, known=evidence.quotes)
                 evidence = self._judge(run)
             evidence = self._bridge(run, self._seek_third(run, evidence))
             draft = self._draft(run, evidence)
@@ -253,9 +242,9 @@ class AgenticRAG(NaiveRAG):
             if draft.error or check.outcome != "fails":
                 break
             if is_last:
-                return _abstain(run, "no_new_evidence", "insufficient", check=check, known=evidence.quotes)
+                return abstain(run, "no_new_evidence", "insufficient", check=check, known=evidence.quotes)
             evidence = Evidence("insufficient", evidence.passages, check.reason, "rule", evidence.quotes)
-        return _finish(run, draft, "sufficient", evidence.verdict, citations, check)
+        return finish(run, draft, "sufficient", evidence.verdict, citations, check)
 
     def _seek_third(self, run: Run, evidence: Evidence) -> Evidence:
         """Search once for a third source where sources disagree and none holds over the others, and judge again.
@@ -380,65 +369,3 @@ def _current(run: Run) -> tuple[Hit, ...]:
 def _name_sources(question: str, evidence: Evidence) -> str:
     said = [(hit.passage.title, words[0]) for hit in evidence.passages if (words := quotes_of(hit, evidence.quotes))]
     return name_sources(question, said)
-
-
-def _small_talk(run: Run) -> dspy.Prediction:
-    text = SMALL_TALK["zh" if rules.is_chinese(run.question) else "en"]
-    return _result(run, "no_search_needed", None, answer=text)
-
-
-def _finish(
-    run: Run,
-    draft: Draft,
-    stop_reason: StopReason,
-    verdict: Verdict | None,
-    citations: tuple[Hit, ...] | None = None,
-    check: Check | None = None,
-) -> dspy.Prediction:
-    """Give out an answer, citing `citations` where a check found them; an answer that is none is an abstention."""
-    if draft.error:
-        return _abstain(run, "error", verdict, error=draft.error)
-    cited = tuple(hit.passage.passage_id for hit in (draft.cited if citations is None else citations))
-    return _result(run, stop_reason, verdict, answer=draft.answer, citations=cited, context=draft.context, check=check)
-
-
-def _abstain(
-    run: Run,
-    stop_reason: StopReason,
-    verdict: Verdict | None,
-    *,
-    error: str | None = None,
-    check: Check | None = None,
-    known: Sequence[str] = (),
-) -> dspy.Prediction:
-    text = say_not_found(run.question, run.queries, known)
-    return _result(
-        run, stop_reason, verdict, answer=text, abstained=True, context=run.context(), error=error, check=check
-    )
-
-
-def _result(
-    run: Run,
-    stop_reason: StopReason,
-    verdict: Verdict | None,
-    *,
-    answer: str,
-    citations: tuple[str, ...] = (),
-    context: tuple[Hit, ...] = (),
-    abstained: bool = False,
-    error: str | None = None,
-    check: Check | None = None,
-) -> dspy.Prediction:
-    return make_prediction(
-        question=run.question,
-        answer=answer,
-        citations=citations,
-        abstained=abstained,
-        verdict=verdict,
-        stop_reason=stop_reason,
-        hops=tuple(run.hops),
-        context=context,
-        usage=run.meter.taken(round(run.seconds, 3)),
-        error=error,
-        check=check,
-    )
