@@ -140,7 +140,7 @@ class AgenticRAG(NaiveRAG):
         """Answer `question`, ask back, or abstain and say what was searched; `last month` is counted from `today`."""
         run = Run(question, self.retrievers, self.bounds, is_selective=True)
         with dspy.context(run_meter=run.meter):
-            if rules.isend_small_talk(question):
+            if rules.is_small_talk(question):
                 return end_small_talk(run)
             run.question = self._standalone(run, history)
             if not history and (choices := find_choices(question, self.toolbox.fields)):
