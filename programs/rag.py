@@ -171,7 +171,7 @@ class AgenticRAG(NaiveRAG):
         found: dict[int, str] = {}
         for wave in split_waves(steps):
             for number in {number for place in wave for number in steps[place].needs} - set(found):
-                found[number] = self._readend(run, steps, number)
+                found[number] = self._read_result(run, steps, number)
             ready = [steps[place].fill(found) if steps[place].needs else steps[place] for place in wave]
             run.search_all([step for step in ready if step.query], partial(self._use_tool, run), own_tools)
         if not any(hop.hits for hop in run.hops) and not run.is_repeated("hybrid", run.question):
