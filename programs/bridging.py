@@ -31,7 +31,7 @@ def lead_on(question: str, quotes: Sequence[str], hits: Sequence[Hit]) -> str:
         return ""
     asked = content_words(question)
     tokens = [set(query_tokens(word, load_tokenizer())) for word in asked]
-    held = load_tokenizer().find(text_of(hits), set().union(*tokens))
+    held = load_tokenizer().find(text_of(hits), set[str]().union(*tokens))
     still_open = [word for word, its_tokens in zip(asked, tokens, strict=True) if not held & its_tokens]
     is_much = _LEAST_OPEN <= len(still_open) < len(asked) and len(still_open) >= _OPEN_SHARE * len(asked)
     return f"{' '.join(quotes)[:_QUOTED_CHARS]} {phrase(still_open, question)}" if is_much else ""

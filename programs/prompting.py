@@ -52,7 +52,7 @@ def excerpt(text: str, question: str, chars: int) -> str:
     wanted = rules.words(question)
     held = [wanted & rules.words(piece) for piece in pieces]
     ends = [_find_end(pieces, start, chars) for start in range(len(pieces))]
-    best = max(range(len(pieces)), key=lambda start: (len(set().union(*held[start : ends[start]])), -start))
+    best = max(range(len(pieces)), key=lambda start: (len(set[str]().union(*held[start : ends[start]])), -start))
     window = "".join(pieces[best : ends[best]])
     before = "… " if best else ""
     after = " …" if ends[best] < len(pieces) else ""

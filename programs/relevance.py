@@ -41,7 +41,7 @@ def complement(chosen: Sequence[Hit], hits: Sequence[Hit], question: str) -> tup
     wanted = rules.words(question)
     held = [wanted & _words_of(hit) for hit in hits]
     weights = _weigh(wanted, held)
-    known = frozenset().union(*map(_words_of, chosen))
+    known = frozenset[str]().union(*map(_words_of, chosen))
     least = _COMPLEMENT * _total(weights, set().union(*held))
     others = (hit for hit, words in zip(hits, held, strict=True) if _total(weights, words - known) >= least > 0)
     return (*chosen, *(hit for hit in others if hit not in chosen))
