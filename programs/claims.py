@@ -60,7 +60,7 @@ def check_claims(question: str, answer: str, cited: Sequence[Hit], shown: Sequen
     if terms := _terms_lacking(question, held or shown):
         return Finding("doubtful", f"no cited passage mentions {', '.join(terms)}", held)
     share = _share_of_words(question, held or shown)
-    if share < _FEW_WORDS and not has_rows(held):
+    if share < _FEW_WORDS and not has_rows(held or shown):
         return Finding("doubtful", f"the cited passages hold {share:.0%} of the question's words", held)
     return Finding("holds", citations=held)
 

@@ -86,8 +86,8 @@ def read_plan(steps: Sequence[SearchStep], question: str, fields: Fields, today:
     """
     planned = [Step(step.tool, step.query.strip(), "lm") for step in steps[:MAX_STEPS] if step.query.strip()]
     if len(planned) < 2:
-        planned = [step for step in planned if rules.fold(step.query) != rules.fold(question)]
-        planned.append(Step("hybrid", question, "rule"))
+        reworded = [step for step in planned if rules.fold(step.query) != rules.fold(question)]
+        planned = [*reworded, Step("hybrid", question, "lm" if planned and not reworded else "rule")]
     return narrow(planned, fields, today)
 
 

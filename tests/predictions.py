@@ -33,6 +33,7 @@ class Hop:
     verdict: str | None = None
     judged: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    decided_by: str = "lm"
     goal: str = ""
     tool: str = "hybrid"
     query: str = "q"

@@ -1,5 +1,7 @@
 """Metrics of one prediction against one gold case, each on a run made by hand."""
 
+from dataclasses import replace
+
 import pytest
 from predictions import Hit, Hop, Passage, Prediction, hop, ranking
 
@@ -138,6 +140,8 @@ def test_verdicts_agree_with_the_gold_when_all_evidence_is_or_is_not_there() -> 
 
 def test_the_rewriter_gains_what_the_first_round_missed() -> None:
     assert rewriter_gain(TWO_HOP, Prediction(hops=LOOP)) == 1
+    by_rule = (LOOP[0], *(replace(hop, decided_by="rule") for hop in LOOP[1:]))
+    assert rewriter_gain(TWO_HOP, Prediction(hops=by_rule)) is None
     useless = (hop("a#0", verdict="insufficient"), hop("y#0"))
     assert rewriter_gain(TWO_HOP, Prediction(hops=useless)) == 0
     assert rewriter_gain(TWO_HOP, Prediction(hops=(hop("a#0", "b#1", verdict="insufficient"), hop("y#0")))) is None

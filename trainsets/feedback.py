@@ -43,9 +43,10 @@ def _rewrite(case: Case, prediction: PredictionLike) -> list[str]:
     told = []
     for number, hops in enumerate(_rounds(prediction.hops)):
         found = gold_found(gold_of(case), [id_ for hop in hops for id_ in ids_of(hop.hits)])
-        if number:
+        rewritten = [hop for hop in hops if hop.decided_by == "lm"]
+        if number and rewritten:
             new = f"{len(found - earlier)} new piece(s) of evidence" if found - earlier else "no new evidence"
-            told.append(f"The new query {'; '.join(map(_asked, hops))} brought {new}.")
+            told.append(f"The new query {'; '.join(map(_asked, rewritten))} brought {new}.")
         earlier |= found
     return [*told, _found(case, prediction.hops)]
 

@@ -205,10 +205,10 @@ def judge_accuracy(case: Case, prediction: PredictionLike) -> float | None:
 def rewriter_gain(case: Case, prediction: PredictionLike) -> float | None:
     """Give gold ids first found by a rewritten query ÷ gold ids that were missing before it.
 
-    None if nothing was missing after the first round, or no query was rewritten.
+    None if nothing was missing after the first round, or the LM rewrote no query; what a rule asked is not counted.
     """
     first = _first_round(prediction.hops)
-    later = prediction.hops[len(first) :]
+    later = [hop for hop in prediction.hops[len(first) :] if hop.decided_by == "lm"]
     missing = set(gold_of(case)) - gold_found(gold_of(case), _hit_ids(first))
     if not missing or not later:
         return None

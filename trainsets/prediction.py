@@ -40,6 +40,8 @@ class HopLike(Protocol):
     @property
     def filters(self) -> Mapping[str, Any] | None: ...  # noqa: D102
     @property
+    def decided_by(self) -> str: ...  # noqa: D102
+    @property
     def hits(self) -> Sequence[HitLike]: ...  # noqa: D102
     @property
     def kept(self) -> Sequence[str]: ...  # noqa: D102

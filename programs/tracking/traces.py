@@ -273,7 +273,7 @@ def _steps(prediction: Mapping[str, Any]) -> Iterator[_Step]:
     for number, hop in enumerate(hops, 1):
         if number > n_planned and hop["decided_by"] == "lm":
             asked = {"tool": hop["tool"], "query": hop["query"]}
-            yield _Step("rewrite", SpanType.LLM, {"missing": hops[number - 2]["missing"]}, asked, None, number)
+            yield _Step("rewrite", SpanType.LLM, {"missing": hop["goal"]}, asked, None, number)
         yield _search(hop, shown, number)
         if hop["verdict"]:
             said = {name: hop[name] for name in ("verdict", "judged_by", "missing", "quotes") if hop[name]}
