@@ -267,7 +267,12 @@ def test_a_judge_that_is_always_content_stops_early() -> None:
 
 
 def test_a_judge_that_overlooks_evidence_it_read_drops_it() -> None:
-    shelf = Shelf(SHELF)
+    class Once(Shelf):
+        def search(self, query: str, k: int = 10, filters: Mapping[str, Any] | None = None) -> list[RealHit]:
+            found = super().search(query, k, filters)  # by what was quoted, nothing that leads on is found
+            return [hit for hit in found if SHELF["sup"] not in query or hit.passage.doc_id in ("menu", "lot")]
+
+    shelf = Once(SHELF)
     program = make_program(shelf)
     program.bounds = Bounds(min_relevance=0.0)
     program.judge = lambda **_: dspy.Prediction(verdict="sufficient", quotes=[SHELF["sup"]], missing="")

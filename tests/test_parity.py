@@ -128,7 +128,7 @@ def test_a_version_answers_every_test_case_by_its_alias_as_its_export_did(logged
     ]
     assert [row["lm_calls"] for row in told["table"]] == [run["usage"]["lm_calls"] for run in before]
     assert len(server.requests) == n_calls  # every prompt was the same, byte for byte: the cache had every answer
-    assert {run["stop_reason"] for run in before} >= {"sufficient", "repeated_query"}  # the loop was walked, not only
+    assert {run["stop_reason"] for run in before} > {"sufficient"}  # the loop was walked, not only
     assert sum(run["abstained"] for run in before) < len(before) / 2  # its shortest way
 
 

@@ -134,7 +134,9 @@ def test_what_a_store_does_not_take_waits_beside_the_export_and_is_logged_later(
         tracked.log_params({"optimizer": "bootstrap"})
         tracked.log_files(records, "records")
         tracked.log_traces(records, {"program": "compiled"})
-        tracked.log_trial(1, 0.5, n_cases=3, n_demos={"answer": 1}, prompts={"answer": "Answer."})
+        tracked.log_trial(
+            1, 0.5, n_cases=3, n_demos={"answer": 1}, prompts={"answer": "Answer."}, thresholds={"check.supported": 0.4}
+        )
         tracked.register("agentic-tiny", export, {"gate": "pass"}, champion=True)
     said = capsys.readouterr().err
     assert "no such table" in said

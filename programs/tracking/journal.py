@@ -52,6 +52,7 @@ class _Trial(_Part):
     seconds: float
     n_demos: dict[str, int]
     prompts: dict[str, str]
+    thresholds: dict[str, float] = {}
     time: int
 
 
