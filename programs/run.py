@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from programs.meter import Meter
@@ -20,7 +21,7 @@ _AT_LEAST_ONE = ("k", "n_passages", "passage_chars")
 _SAME_TEXT = 0.8
 _SHINGLE = 6
 
-Mark = tuple[set[str], set[str]]  # by which near copies are told: pieces of the text, and its numbers
+Mark = tuple[str, set[str]]  # by which near copies are told: the text, folded, and its numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,12 +282,18 @@ class Run:
 
 def _fingerprint(hit: Hit) -> Mark:
     text = fold(hit.passage.text)
-    return {text[start : start + _SHINGLE] for start in range(max(1, len(text) - _SHINGLE + 1))}, numbers(text)
+    return text, numbers(text)
 
 
 def _same(one: Mark, other: Mark) -> bool:
     # Two versions of a policy read alike and differ in a number: those are two passages.
     if one[1] != other[1]:
         return False
-    n_shared = len(one[0] & other[0])
-    return n_shared / max(1, len(one[0]) + len(other[0]) - n_shared) >= _SAME_TEXT
+    pieces, others = _pieces(one[0]), _pieces(other[0])
+    n_shared = len(pieces & others)
+    return n_shared / max(1, len(pieces) + len(others) - n_shared) >= _SAME_TEXT
+
+
+@lru_cache(maxsize=64)  # a passage is held against each of the others, but only where their numbers are the same
+def _pieces(text: str) -> frozenset[str]:
+    return frozenset(text[start : start + _SHINGLE] for start in range(max(1, len(text) - _SHINGLE + 1)))
