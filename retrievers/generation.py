@@ -3,11 +3,10 @@
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Self
 
@@ -340,7 +339,7 @@ class GenerationWriter:
         if first_row >= n_passages:
             return
         vectors = VectorFile(self._folder / "vectors.f32", self._dimension)
-        for batch in _batched(self._store.documents_after(first_row), BATCH_PASSAGES):
+        for batch in self._store.documents_after(first_row, BATCH_PASSAGES):
             documents = [(document, self._store.passages_of(document.doc_id)) for document in batch]
             rows = [row for document, passages in documents for row in _rows(document, len(passages))]
             hashes = dict(self._store.hashes(rows[0], len(rows)))
@@ -469,9 +468,3 @@ def hash_text(text: str) -> bytes:
 
 def _rows(document: StoredDocument, n_passages: int) -> range:
     return range(document.first_row, document.first_row + n_passages)
-
-
-def _batched(items: Iterable[StoredDocument], size: int) -> Iterator[list[StoredDocument]]:
-    iterator = iter(items)
-    while batch := list(islice(iterator, size)):
-        yield batch

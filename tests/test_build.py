@@ -405,6 +405,24 @@ def test_a_collection_that_lost_records_is_filled_again_before_it_is_used(
     assert set(open_index(tmp_path / "i", HashEmbedder())._dense.ids()) == {"a#0", "b#0"}
 
 
+def test_a_collection_is_filled_again_in_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    original = generation.DenseIndex.upsert
+
+    def lose_the_first(index: generation.DenseIndex, ids: list[str], *rest: object) -> None:
+        if written:
+            original(index, ids, *rest)  # type: ignore[arg-type]
+        written.append(len(ids))
+
+    monkeypatch.setattr(generation.DenseIndex, "upsert", lose_the_first)
+    monkeypatch.setattr(generation, "BATCH_PASSAGES", 100)
+    monkeypatch.setattr(generation.ChromaFolder, "batch_size", 100)
+    names = {f"d{n}": f"word{n}" for n in range(1_000)}
+    build_index(write_corpus(tmp_path / "c.jsonl", **names), tmp_path / "i", HashEmbedder())
+    assert written == [100] * 20
+    assert len(set(open_index(tmp_path / "i", HashEmbedder())._dense.ids())) == 1_000
+
+
 def test_reading_the_passages_of_a_document_costs_the_same_however_many_others_there_are(tmp_path: Path) -> None:
     steps = []
     for name, n in (("few", 3), ("many", 300)):
