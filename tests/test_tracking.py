@@ -122,7 +122,16 @@ def make_text_file(folder: Path) -> str:
     return f"sqlite:///{folder}/notes.txt"
 
 
+def make_unknown_version(folder: Path) -> str:
+    with closing(sqlite3.connect(folder / "newer.db")) as connection:
+        connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32))")
+        connection.execute("INSERT INTO alembic_version VALUES ('of a later MLflow')")
+        connection.commit()
+    return f"sqlite:///{folder}/newer.db"
+
+
 STORES = {
+    "a database of another version": make_unknown_version,
     "a folder": lambda folder: f"sqlite:///{folder}",
     "a text file": make_text_file,
     "under a file": lambda folder: make_text_file(folder) + "/x.db",

@@ -1,5 +1,6 @@
 """MLflow stores: opened quietly, and one clear error where one can't be used."""
 
+import fcntl
 import logging
 import os
 import sqlite3
@@ -17,12 +18,14 @@ os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # MLflow's seven are minutes at every call
 
 import mlflow
+from alembic.util import CommandError
 from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import RESOURCE_ALREADY_EXISTS, ErrorCode
 from mlflow.tracking import MlflowClient
 from requests import RequestException
 from sqlalchemy.exc import SQLAlchemyError
 
-STORE_ERRORS = (MlflowException, SQLAlchemyError, sqlite3.Error, RequestException)
+STORE_ERRORS = (MlflowException, SQLAlchemyError, sqlite3.Error, RequestException, CommandError)
 _SQLITE = "sqlite:///"
 
 P = ParamSpec("P")
@@ -54,21 +57,36 @@ def make_experiment(tracking_uri: str, experiment: str) -> str:
 
 def find_experiment(tracking_uri: str, experiment: str) -> str:
     """Return the id of an experiment, made if it is new; the store that MLflow works on stays as it is."""
-    _silence()
-    folder = None
+    client, folder = _connect(tracking_uri), None
     if tracking_uri.startswith(_SQLITE):
-        folder = _folder_beside(Path(tracking_uri.removeprefix(_SQLITE)), experiment)
-    client = MlflowClient(tracking_uri)
-    known = client.get_experiment_by_name(experiment)
-    return str(known.experiment_id if known else client.create_experiment(experiment, artifact_location=folder))
+        beside = Path(tracking_uri.removeprefix(_SQLITE)).parent / "mlartifacts"
+        folder = (beside / experiment).resolve().as_uri()  # found there from wherever the UI is started
+    if known := client.get_experiment_by_name(experiment):
+        return str(known.experiment_id)
+    try:
+        return str(client.create_experiment(experiment, artifact_location=folder))
+    except MlflowException as error:
+        made = client.get_experiment_by_name(experiment)  # by another process, meanwhile
+        if error.error_code != ErrorCode.Name(RESOURCE_ALREADY_EXISTS) or made is None:
+            raise
+        return str(made.experiment_id)
 
 
-def _folder_beside(database: Path, experiment: str) -> str:
-    # Beside its database an experiment finds its artifacts from wherever the UI is started.
+def _connect(tracking_uri: str) -> MlflowClient:
+    """Open a store; of a database alone in its folder, as two processes that make its tables break each other's."""
+    _silence()
+    if not tracking_uri.startswith(_SQLITE):
+        return MlflowClient(tracking_uri)
+    database = Path(tracking_uri.removeprefix(_SQLITE))
     database.parent.mkdir(parents=True, exist_ok=True)
-    with closing(sqlite3.connect(database)) as connection:  # MLflow would try for minutes to open what can't be opened
-        connection.execute("PRAGMA schema_version")
-    return (database.parent / "mlartifacts" / experiment).resolve().as_uri()
+    lock = os.open(database.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with closing(sqlite3.connect(database)) as connection:  # MLflow would try for minutes to open what it can't
+            connection.execute("PRAGMA schema_version")
+        return MlflowClient(tracking_uri)
+    finally:
+        os.close(lock)
 
 
 @contextmanager
@@ -96,6 +114,7 @@ def guarded(run: Callable[Concatenate[str, P], R]) -> Callable[Concatenate[str, 
             if tracking_uri.startswith(_SQLITE) and not database.is_file():  # MLflow would make one, and find it empty
                 raise TrackingError(f"no MLflow store at {database}; optimize.py makes one, or see --tracking-uri")
             open_store(tracking_uri)
+            _connect(tracking_uri)
             return run(tracking_uri, *args, **kwargs)
 
     return guard
