@@ -276,7 +276,8 @@ class AgenticRAG(NaiveRAG):
         run.search("hybrid", query, goal="what the words quoted leave open", decided_by="rule")
         linked = pick_linked(run.hops[-1].hits, run.question, evidence.quotes)
         known = {hit.passage.passage_id: hit for hit in (*evidence.passages, *linked)}
-        passages = prefer_current(tuple(known.values()), tuple(known.values()), run.question)
+        found = tuple(hit for hop in run.hops for hit in hop.hits)
+        passages = prefer_current(tuple(known.values()), found, run.question)
         return replace(evidence, passages=passages[: run.bounds.n_passages])
 
     def _check(self, run: Run, draft: Draft) -> tuple[Check, tuple[Hit, ...]]:

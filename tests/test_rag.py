@@ -404,6 +404,28 @@ def test_a_superseded_issue_is_not_shown_beside_the_current_one(tools: Tools) ->
     assert len(passages_shown(script.prompts[0])) == 2
 
 
+def test_the_search_for_what_is_open_brings_back_no_superseded_issue(tools: Tools) -> None:
+    def listed(year: str, text: str, status: str, rank: int) -> Hit:
+        fields = {"status": status, "date": f"{year}-01-01"}
+        return Hit(Passage(f"{year}#0", year, f"Spare parts {year}", text, fields), 1, rank)
+
+    recall = Hit(Passage("recall#0", "recall", "Recall", "The recall concerned relay P-4471 in all panels.", {}), 1, 1)
+    prices = [
+        listed("2023", "Relay P-4471: a pack costs 31.20, lead time 9 days.", "superseded", 1),
+        Hit(Passage("lamp#0", "lamp", "Lamps", "A pack of lamps costs 4.10.", {}), 1, 2),
+        listed("2025", "Relay P-4471: a pack costs 33.50, lead time 7 days.", "current", 3),
+    ]
+
+    class Fixed:
+        def search(self, query: str, k: int = 10, filters: Mapping[str, Any] | None = None) -> list[Hit]:
+            return prices if "lead time" in query and "recall" not in query else [recall]
+
+    fixed = dataclasses.replace(tools, retrievers={"hybrid": Fixed(), "dense": Fixed(), "keyword": Fixed()})
+    script = Script(judged(quotes=("concerned relay P-4471",)), answer("33.50, 7 days"))
+    ask(fixed, script, "What does a pack of the relay from the recall cost and how long is its lead time?")
+    assert passages_shown(script.prompts[1]) == ["Recall", "Spare parts 2025 | current | 2025-01-01"]
+
+
 def test_an_acronym_that_no_passage_holds_is_insufficient_without_asking_the_judge(tools: Tools) -> None:
     prediction = ask(tools, Script(rewritten("zzz")), "What is the MTBF of the sync cable?")
     assert (prediction.hops[0].judged_by, prediction.hops[0].missing) == ("rule", "a passage about MTBF")
