@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 
 from programs import rules
+from programs.bridging import content_words
 from programs.narrowing import Fields, name_values
+from retrievers.tokenizer import load_tokenizer, query_tokens
 
 _TURNS = 6
 _TURN_CHARS = 300
@@ -14,6 +16,7 @@ _EARLIER_CHARS = 240  # what all turns before the last ones were about
 _SUBJECT_CHARS = 40
 _READ_TURNS = 40  # what was said before is forgotten
 _READ_CHARS = 2_000  # of a turn, however long
+_WHOLE_WORDS = 3  # of a follow-up that can be searched for as it is
 _ADDED_CHARS = 300  # by which a question may grow when it is made to stand alone
 _NAMES = re.compile(r"[A-Z][\w&-]*(?:[ \u00a0]+[A-Z][\w&-]*)*")
 _TITLES = re.compile(r"[《「“]([^《》「」“”\n]{2,40})[》」”]")
@@ -41,8 +44,8 @@ def format_conversation(history: Sequence[Mapping[str, str]], fields: Fields | N
 def keeps_to(standalone: str, question: str, history: Sequence[Mapping[str, str]]) -> bool:
     """Tell whether a question that was made to stand alone is still that question.
 
-    It is not if it is in another language, runs on, or names an id of which neither question nor conversation speaks
-    (`310` speaks of `KX-310`).
+    It is not if it is in another language, runs on, names an id of which neither question nor conversation speaks
+    (`310` speaks of `KX-310`), or only says again what was said before, and nothing that is new in the question.
     """
     said = rules.numbers(" ".join([question, *(turn["text"] for turn in history)]))
     invented = [one for one in rules.find_ids(standalone) if not rules.numbers(one) <= said]
@@ -51,7 +54,22 @@ def keeps_to(standalone: str, question: str, history: Sequence[Mapping[str, str]
         and not invented
         and not rules.is_in_other_language(question, standalone)
         and len(standalone) <= len(question) + _ADDED_CHARS
+        and not _repeats(standalone, question, history)
     )
+
+
+def follow_on(question: str, history: Sequence[Mapping[str, str]]) -> str:
+    """Return a follow-up that nothing could make stand alone: behind the last question if it says little by itself."""
+    turns = (turn["text"] for turn in reversed(history) if turn["role"] == "user")
+    asked = next((text for text in turns if not rules.is_small_talk(text)), "")
+    says_enough = len(content_words(question)) >= _WHOLE_WORDS
+    return question if says_enough or not asked or len(asked) > _TURN_CHARS else f"{asked} {question}"
+
+
+def _repeats(standalone: str, question: str, history: Sequence[Mapping[str, str]]) -> bool:
+    tokenizer = load_tokenizer()
+    said = {token for turn in history[-_READ_TURNS:] for token in tokenizer(turn["text"][:_READ_CHARS])}
+    return said.issuperset(tokenizer(standalone)) and not said.issuperset(query_tokens(question, tokenizer))
 
 
 def find_subjects(text: str, values: Sequence[str] = ()) -> tuple[str, ...]:

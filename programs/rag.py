@@ -13,7 +13,7 @@ from programs import rules
 from programs.bridging import lead_on, pick_linked
 from programs.claims import check_claims, lacking_acronyms
 from programs.conflicts import disagree, find_points, prefer_current, settle
-from programs.conversation import format_conversation, keeps_to
+from programs.conversation import follow_on, format_conversation, keeps_to
 from programs.decisions import UndecidedError, decide, make_decider, threshold_of
 from programs.ending import Draft, abstain, end, end_small_talk, finish
 from programs.planning import Step, find_choices, plan_by_rule, read_plan, split_waves, stands_alone
@@ -155,7 +155,7 @@ class AgenticRAG(NaiveRAG):
         conversation = format_conversation(history, self.toolbox.fields)
         output, _ = _decide(self.condense, conversation=conversation, question=run.question)
         standalone = str(output.standalone).strip() if output else ""
-        return standalone if keeps_to(standalone, run.question, history) else run.question
+        return standalone if keeps_to(standalone, run.question, history) else follow_on(run.question, history)
 
     def _plan(self, run: Run, today: date) -> list[Step]:
         """Plan by rule where one search or one tool is plainly enough, else by the LM."""

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from programs.conversation import find_subjects, format_conversation, keeps_to
+from programs.conversation import find_subjects, follow_on, format_conversation, keeps_to
 from programs.narrowing import Fields
 from trainsets.cases import load_sample
 
@@ -126,7 +126,30 @@ HISTORY = turns("How much memory does the KX-330 have?", "8 MB.")
         ("How much memory does it have in the east?", "那华东区呢？", False),
         ("What about " + "the memory " * 60, "And then?", False),
         ("", "And then?", False),
+        ("How much memory does the KX-330 have?", "And a year before?", False),  # the question before it
+        ("How much memory does the KX-330 have?", "How much does it have?", True),  # there is nothing new in it
     ],
 )
 def test_a_question_made_to_stand_alone_is_still_that_question(standalone: str, question: str, expected: bool) -> None:
     assert keeps_to(standalone, question, HISTORY) is expected
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("310 呢？", "一台 KX-330 最多能配几块 PV-7？ 310 呢？"),
+        ("要是没买保价呢，最多能赔多少？", "要是没买保价呢，最多能赔多少？"),
+        ("And how much notice must be given to leave it?", "And how much notice must be given to leave it?"),
+    ],
+)
+def test_what_could_not_be_made_to_stand_alone_follows_the_last_question_if_it_says_little(
+    question: str, expected: str
+) -> None:
+    assert follow_on(question, turns("一台 KX-330 最多能配几块 PV-7？", "最多 3 块。")) == expected
+    assert follow_on(question, turns("长" * 301, "最多 3 块。")) == follow_on(question, []) == question
+
+
+def test_a_question_made_to_stand_alone_in_chinese_is_not_the_one_before_it() -> None:
+    history = turns("现在出差餐补一天多少？", "按 2025 版 HR-51，每天 120 元。")
+    assert not keeps_to("现在出差餐补一天多少？", "自己开车去的话怎么补？", history)
+    assert keeps_to("现在出差自己开车去怎么补？", "自己开车去的话怎么补？", history)
