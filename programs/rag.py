@@ -219,7 +219,8 @@ class AgenticRAG(NaiveRAG):
         quotes = find_quotes(output.quotes, context)
         enough = quotes and (not rules.asks_for_number(run.question) or any(map(rules.has_number, quotes)))
         if output.verdict != "insufficient" and not enough:  # words that stand in no passage are no evidence
-            return run.note(Evidence("insufficient", context, run.question, by="rule", quotes=quotes), context)
+            claimed = Evidence("insufficient", context, run.question, "rule", quotes, is_claimed=not quotes)
+            return run.note(claimed, context)
         passages = holding(quotes, context) or context
         verdict: Verdict = (
             "sufficient" if output.verdict == "conflict" and not disagree(quotes, passages) else output.verdict
@@ -233,9 +234,13 @@ class AgenticRAG(NaiveRAG):
         evidence, check = self._judge(run), None
         for is_last in (False, True):
             while evidence.verdict == "insufficient":
-                if stop := self._search_again(run, evidence):
+                stop, before = self._search_again(run, evidence), evidence
+                evidence = before if stop else self._judge(run)
+                may_decide = threshold_of(self.check, "supported") > 0 and run.affords(2)
+                if before.is_claimed and evidence.is_claimed and may_decide:
+                    return self._answer_unquoted(run, evidence, stop or "no_new_evidence")
+                if stop:
                     return abstain(run, stop, "insufficient", check=check, known=evidence.quotes)
-                evidence = self._judge(run)
             evidence = self._bridge(run, self._seek_third(run, evidence))
             draft = self._draft(run, evidence)
             check, citations = self._check(run, draft)
@@ -245,6 +250,14 @@ class AgenticRAG(NaiveRAG):
                 return abstain(run, "no_new_evidence", "insufficient", check=check, known=evidence.quotes)
             evidence = Evidence("insufficient", evidence.passages, check.reason, "rule", evidence.quotes)
         return finish(run, draft, "sufficient", evidence.verdict, citations, check)
+
+    def _answer_unquoted(self, run: Run, evidence: Evidence, stop: StopReason) -> dspy.Prediction:
+        """Answer where the judge claims an answer again and quotes none, if the LM says so from its next token too."""
+        draft = self._draft(run, replace(evidence, verdict="sufficient"))
+        check, citations = self._check(run, draft, is_doubtful=True)
+        if draft.error or check.outcome != "holds":
+            return abstain(run, stop, "insufficient", check=check)
+        return finish(run, draft, "sufficient", "sufficient", citations, check)
 
     def _seek_third(self, run: Run, evidence: Evidence) -> Evidence:
         """Search once for a third source where sources disagree and none holds over the others, and judge again.
@@ -280,7 +293,7 @@ class AgenticRAG(NaiveRAG):
         passages = prefer_current(tuple(known.values()), found, run.question)
         return replace(evidence, passages=passages[: run.bounds.n_passages])
 
-    def _check(self, run: Run, draft: Draft) -> tuple[Check, tuple[Hit, ...]]:
+    def _check(self, run: Run, draft: Draft, *, is_doubtful: bool = False) -> tuple[Check, tuple[Hit, ...]]:
         """Check an answer: by rule what a rule can tell, by the LM what is doubtful, if its threshold is above 0.
 
         Returns:
@@ -288,6 +301,8 @@ class AgenticRAG(NaiveRAG):
         """
         finding = check_claims(run.question, draft.answer, draft.cited, draft.context)
         check = Check(finding.outcome, finding.reason, "rule")
+        if is_doubtful and finding.outcome != "fails":
+            check = Check("doubtful", "the judge quoted no words of a passage", "rule")
         if check.outcome == "doubtful" and threshold_of(self.check, "supported") and run.affords(1):
             passages = format_passages(finding.citations or draft.context, run.question, run.bounds)
             check = _ask_check(self.check, check, passages=passages, question=run.question)

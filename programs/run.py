@@ -68,6 +68,8 @@ class Evidence:
     missing: str = ""
     by: Literal["rule", "lm"] = "lm"
     quotes: tuple[str, ...] = ()
+    is_claimed: bool = False
+    """The LM says that they answer the question, and quotes nothing that stands in them."""
 
 
 class Run:

@@ -644,6 +644,31 @@ def test_a_doubtful_answer_is_decided_by_the_lm(
         assert (prediction.check.outcome, prediction.check.by, prediction.check.probability) == (outcome, "lm", 0.9)
 
 
+@pytest.mark.parametrize(("probability", "abstained"), [(0.9, False), (0.1, True)])
+def test_an_answer_that_the_judge_claims_twice_and_never_quotes_is_decided_from_the_next_token(
+    tools: Tools, probability: float, abstained: bool
+) -> None:
+    unquoted = judged("sufficient", ())
+    script = Script(
+        unquoted, rewritten("warranty of controllers"), unquoted, answer("36 months"), supported(probability)
+    )
+    prediction = ask(tools, script, "How long may the sync cable be?", bounds=NARROW, lm_check=True)
+    judgements = [(hop.verdict, hop.judged_by) for hop in prediction.hops if hop.judged_by]
+    assert judgements == [("insufficient", "rule")] * 2
+    assert (prediction.abstained, prediction.check.by) == (abstained, "lm")
+    assert prediction.stop_reason == ("no_new_evidence" if abstained else "sufficient")
+    assert abstained or prediction.citations
+
+
+def test_an_answer_that_is_never_quoted_needs_a_decision(tools: Tools) -> None:
+    unquoted = judged("sufficient", ())
+    repeated = rewritten("How long may the sync cable be?")  # nothing more is searched for
+    script = Script(unquoted, repeated, answer("140 m"), UNREADABLE)
+    assert ask(tools, script, "How long may the sync cable be?", lm_check=True).abstained
+    script = Script(unquoted, repeated, answer("150 m"))  # stands in no passage: nothing is left to decide
+    assert ask(tools, script, "How long may the sync cable be?", lm_check=True).abstained
+
+
 def test_a_threshold_of_zero_asks_no_lm(tools: Tools) -> None:
     lm = Script(judged(quotes=("sync cable is 140 m",)), answer("140 m"))
     with dspy.context(lm=lm, adapter=LeanJSONAdapter()):
