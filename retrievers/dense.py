@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import chromadb
 import httpx
 import numpy as np
+from chromadb.api.shared_system_client import SharedSystemClient
 from chromadb.config import Settings
-from chromadb.errors import ChromaError, NotFoundError
+from chromadb.errors import ChromaError, InternalError, NotFoundError
 
 from retrievers.embedders import Vectors
 from retrievers.records import Passage, Scalar
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from retrievers.store import StoredDocument
 
 COLLECTION = "passages"
+# What Chroma and SQLite raise where a disk is full, or can't be written for another reason.
+DISK_ERRORS = (InternalError, sqlite3.OperationalError)
 # How many neighbours approximate search looks at: twice the candidates that hybrid search asks for.
 _EF_SEARCH = 200
 # Chroma keeps what it was sent since it last wrote its graph in a log, and inserts that again whenever it is opened:
@@ -185,7 +189,11 @@ class ChromaFolder:
         folder = generation / "chroma"
         if folder.exists() and not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, "Chroma needs to write here", str(folder))
-        client = chromadb.PersistentClient(str(generation / "chroma"), settings=_make_settings())
+        try:
+            client = chromadb.PersistentClient(str(folder), settings=_make_settings())
+        except InternalError:  # Chroma would hand out what is left of it to whoever opens the folder next
+            SharedSystemClient._identifier_to_system.pop(str(folder), None)
+            raise
         threshold = _SYNC_ALWAYS if n_expected <= _MANY else n_expected // _N_SYNCS
         return DenseIndex(client, owns_client=True, sync_threshold=threshold)
 

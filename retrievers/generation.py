@@ -147,14 +147,16 @@ class GenerationWriter:
         self._folder, self._home = folder, home
         same_tokens = old is not None and old.manifest.tokenizer == recipe.tokenizer.fingerprint
         self._old_tokens = TokenFile(old.folder / "lexical") if old is not None and same_tokens else None
-        self._store = Store(folder / "store.sqlite", writable=True)
-        n_rows = self._store.n_passages
-        started = (folder / "lexical" / "vocabulary.txt").exists()
-        inherit = old.folder / "lexical" if old is not None and same_tokens and not started else None
-        self._vectors = VectorWriter(folder / "vectors.f32", dimension, n_rows)
-        self._lexical = LexicalWriter(folder / "lexical", n_rows, inherit)
+        with ExitStack() as opened:
+            self._store = opened.enter_context(closing(Store(folder / "store.sqlite", writable=True)))
+            n_rows = self._store.n_passages
+            started = (folder / "lexical" / "vocabulary.txt").exists()
+            inherit = old.folder / "lexical" if old is not None and same_tokens and not started else None
+            self._vectors = opened.enter_context(closing(VectorWriter(folder / "vectors.f32", dimension, n_rows)))
+            self._lexical = opened.enter_context(closing(LexicalWriter(folder / "lexical", n_rows, inherit)))
+            self._dense = home.open(folder, n_expected)
+            opened.pop_all()
         self._n_expected = n_expected
-        self._dense = home.open(folder, n_expected)
         self._unsent = Records()
         self._edits_chroma = self._store.read_note("chroma") == "edited"
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="index-writer")
