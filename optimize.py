@@ -350,7 +350,9 @@ def decide(setup: Setup, results: Mapping[str, list["CaseResult"]], program: "Na
     from trainsets.gate import gate, parse_limits
     from trainsets.leaks import find_leaks
 
-    leaks = [f"{leak.case_id}: {leak.what}" for leak in find_leaks(prompt_texts(program), setup.splits.held_out)]
+    splits = setup.splits
+    found = find_leaks(prompt_texts(program), splits.held_out, [*splits.train, *splits.val])
+    leaks = [f"{leak.case_id}: {leak.what}" for leak in found]
     baselines = {which: results[which] for which in ("champion", "seed") if which in results}
     return gate(results["compiled"], baselines, parse_limits(setup.args.gate_limit), leaks)
 

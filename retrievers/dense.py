@@ -185,17 +185,21 @@ class ChromaFolder:
 
         Raises:
             PermissionError: The folder may only be read; Chroma writes even when it only searches.
+            OSError: The disk is full.
         """
         folder = generation / "chroma"
         if folder.exists() and not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, "Chroma needs to write here", str(folder))
+        threshold = _SYNC_ALWAYS if n_expected <= _MANY else n_expected // _N_SYNCS
         try:
             client = chromadb.PersistentClient(str(folder), settings=_make_settings())
-        except InternalError:  # Chroma would hand out what is left of it to whoever opens the folder next
+            return DenseIndex(client, owns_client=True, sync_threshold=threshold)
+        except InternalError as error:
+            # Chroma would hand out what is left of it to whoever opens the folder next.
             SharedSystemClient._identifier_to_system.pop(str(folder), None)
+            if "disk is full" in str(error):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
             raise
-        threshold = _SYNC_ALWAYS if n_expected <= _MANY else n_expected // _N_SYNCS
-        return DenseIndex(client, owns_client=True, sync_threshold=threshold)
 
     def settle(self, generation: Path, dense: DenseIndex) -> DenseIndex:
         """Have the whole graph on disk, so that opening it replays nothing."""

@@ -1,5 +1,6 @@
 """An index, open for searching: two sides, fused."""
 
+import errno
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -307,8 +308,10 @@ class Index:
     def _dense_now(self) -> DenseIndex | None:
         try:
             return self._generation.open_dense()
-        except PermissionError:  # an index that may only be read is searched exactly, in the vectors file
-            return None
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.ENOSPC):
+                raise
+            return None  # where Chroma can't write, which it does to search, the vectors file is searched exactly
 
     @cached_property
     def _lexical_now(self) -> LexicalIndex:

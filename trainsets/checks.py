@@ -96,13 +96,14 @@ def near_duplicates(cases: Sequence[Case]) -> Iterator[tuple[Case, Case]]:
         for other in sorted({i for word in prefix for i in seen[word]}):
             before, known, known_ids = asked[other]
             if ids == known_ids and _jaccard(words, known) > NEAR_DUPLICATE:
-                if words == known or not _rest_on_other_facts(before, case):
+                if words == known or not rest_on_other_facts(before, case):
                     yield before, case
         for word in prefix:
             seen[word].append(place)
 
 
-def _rest_on_other_facts(one: Case, other: Case) -> bool:
+def rest_on_other_facts(one: Case, other: Case) -> bool:
+    """Tell whether two cases name evidence and answers, and share none of either."""
     documents = [{doc_of(id_) for id_ in case.gold_ids} for case in (one, other)]
     answers = [{" ".join(tokens(text)) for text in _accepted(case)} for case in (one, other)]
     return all(all(pair) and pair[0].isdisjoint(pair[1]) for pair in (documents, answers))
