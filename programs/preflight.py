@@ -260,7 +260,9 @@ def check_headroom(runs: Sequence[ProbeRun], who: str = "the seed program", *, i
     if n_passed < len(runs):
         return Check("headroom", "ok", text)
     if not is_all:
-        return Check("headroom", "doubt", f"{text}: little is left to win; what the demos brought shows on the dev cases")
+        return Check(
+            "headroom", "doubt", f"{text}: little is left to win; what the demos brought shows on the dev cases"
+        )
     if len(runs) < MOST_PROBED:
         return Check("headroom", "doubt", f"{text}: little to win")
     causes = (

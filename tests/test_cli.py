@@ -129,7 +129,7 @@ def test_progress_without_a_terminal_is_a_line_a_step_on_stderr(capsys: pytest.C
 
 
 def test_a_time_has_no_sixty_seconds() -> None:
-    assert [cli.in_minutes(seconds) for seconds in (0.4, 59.4, 59.7, 119.5, 3600)] == ["0:00", "0:59", "1:00", "2:00", "60:00"]
+    assert [*map(cli.in_minutes, (0.4, 59.4, 59.7, 119.7, 3600))] == ["0:00", "0:59", "1:00", "2:00", "60:00"]
 
 
 def test_progress_on_a_terminal_shows_names_as_they_are(
