@@ -14,6 +14,7 @@ from mlflow.tracking import MlflowClient
 from programs.__main__ import main
 from programs.tracking import track
 from programs.tracking.journal import pending_folders
+from retrievers.locks import hold_lock
 
 
 @dataclass(frozen=True)
@@ -232,13 +233,18 @@ def test_records_that_wait_and_were_edited_are_one_line_and_kept(
     assert waiting.is_dir()
 
 
-def test_a_second_run_that_waits_does_not_replace_the_first(store: str, tmp_path: Path) -> None:
+def test_a_second_run_that_waits_does_not_replace_the_first_and_one_process_logs_them(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("first", "second"):
         with track(store, "tests", name, keep=tmp_path / "export") as tracked:
             break_params(tmp_path)
             tracked.log_params({"a": 1})
         break_params(tmp_path, again=True)
     assert [folder.name for folder in pending_folders(tmp_path / "export")] == ["export.unlogged", "export.unlogged-2"]
+    with hold_lock(tmp_path / "export.unlogged"):  # as another process that logs it
+        assert main(["log", str(tmp_path / "export"), "--tracking-uri", store]) == 2
+    assert "is writing this log; wait for it" in capsys.readouterr().err
     assert main(["log", str(tmp_path / "export"), "--tracking-uri", store]) == 0
     assert [path.name for path in tmp_path.glob("*unlogged*")] == []
 
