@@ -117,7 +117,8 @@ def run_diff(args: argparse.Namespace) -> int:
 
 
 def _by_predictor(prompts: str) -> dict[str, str]:
-    """Return the parts of a `prompts.md`, by the name that stands in the heading of each."""
+    """Return the parts of a `prompts.md`, by the name that stands in the heading of each; what changed comes last."""
+    prompts = re.split(r"^# What compiling changed$", prompts, maxsplit=1, flags=re.MULTILINE)[0].rstrip()
     parts = re.split(r"^## (\w+) (?=\(\d+ demos\)$)", prompts, flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
 

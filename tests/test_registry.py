@@ -12,6 +12,10 @@ from compiled import compiled_export, record, write_records
 from mlflow.tracking import MlflowClient
 
 from programs.__main__ import main
+from programs.changes import changes_markdown
+from programs.export import render_prompts
+from programs.rag import AgenticRAG
+from programs.registry import _by_predictor
 from programs.tracking import track
 from programs.tracking.journal import pending_folders
 from retrievers.locks import hold_lock
@@ -78,6 +82,14 @@ def test_a_diff_tells_facts_and_prompts_that_differ(ask: Callable[..., tuple[int
     assert {"-Answer one.", "+Answer two."} <= set(lines)
     assert not [line for line in lines if line.startswith("--- ") and "answer" not in line]
     assert ask("diff", "1", "1")[1] == ""
+
+
+def test_what_a_compile_changed_is_no_part_of_a_prompt() -> None:
+    prompts = render_prompts(AgenticRAG({}))
+    told = _by_predictor(f"{prompts}\n{changes_markdown([])}")
+    assert told == _by_predictor(prompts)
+    assert list(told) == ["answer", "check", "condense", "judge", "plan", "rewrite"]
+    assert "changed" not in told["rewrite"]
 
 
 def test_promote_and_rollback_move_the_champion(ask: Callable[..., tuple[int, str, str]]) -> None:
