@@ -153,7 +153,7 @@ def test_what_a_store_does_not_take_waits_beside_the_export_and_is_logged_later(
         tracked.register("agentic-tiny", export, {"gate": "pass"}, champion=True)
     said = capsys.readouterr().err
     assert "no such table" in said
-    assert f"log it later with: python -m programs log {export}\n" in said
+    assert f"log it later with: python -m programs log {export} --tracking-uri {store}\n" in said
     [waiting] = pending_folders(export)
     shutil.rmtree(export)  # what waits has copies of its files
     records.unlink()
