@@ -174,8 +174,8 @@ def _in_one_error(write: Callable[Concatenate[Path, P], R]) -> Callable[Concaten
         try:
             return write(path, *args, **kwargs)
         except (*DISK_ERRORS, OSError) as error:
-            if isinstance(error, OSError) and error.filename is not None:
-                raise  # it says which file and why
+            if isinstance(error, OSError) and (error.errno is None or error.filename is not None):
+                raise  # one of ours, or it says which file
             reason = error.strerror if isinstance(error, OSError) else error
             raise BuildError(f"{path}: the index can't be written: {reason}; repeat the command to go on") from error
 
