@@ -2,12 +2,13 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any, Literal, get_args
 
 import dspy
@@ -301,8 +302,7 @@ def check_target(folder: Path) -> None:
     for place in (folder, *(choose_place(folder, verdict, str(folder)) for verdict in ("keep", "reject"))):
         _check_place(place)
     try:
-        with TemporaryDirectory(dir=parent, prefix=f".{folder.name}-"):
-            pass
+        os.rmdir(mkdtemp(dir=parent, prefix=f".{folder.name}-"))
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(folder)) from None
 
