@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrievers.balance import choose_weight
-from retrievers.dense import DenseHome, DenseIndex
+from retrievers.dense import CollectionGone, DenseHome, DenseIndex
 from retrievers.embedders import Embedder, Vectors, load_embedder
 from retrievers.filters import Condition, parse_filters, to_where
 from retrievers.fusion import fuse_ranks
@@ -290,7 +290,11 @@ class Index:
         dense = self._dense
         if dense is None:
             return self._compare_all(vector, n, allowed)
-        found = (self._store.find_row(passage_id) for passage_id in dense.query(vector, n, where))
+        try:
+            ids = dense.query(vector, n, where)
+        except CollectionGone:
+            return self._compare_all(vector, n, allowed)
+        found = (self._store.find_row(passage_id) for passage_id in ids)
         rows = np.fromiter((row for row in found if row is not None), dtype=np.int64)
         if allowed is not None:
             rows = rows[np.isin(rows, allowed)]
@@ -305,10 +309,8 @@ class Index:
 
     @cached_property
     def _dense_now(self) -> DenseIndex | None:
-        try:
-            return self._generation.open_dense()
-        except PermissionError:  # an index that may only be read is searched exactly, in the vectors file
-            return None
+        """The collection; without one, search is exact, in the vectors file."""
+        return self._generation.find_dense()
 
     @cached_property
     def _lexical_now(self) -> LexicalIndex:
