@@ -11,7 +11,7 @@ from retrievers.metadata import parse_date
 from retrievers.readers.parsed import PAGE_BREAK
 from retrievers.records import Document, Passage, Scalar
 
-VERSION = "structure-2"
+VERSION = "structure-3"
 TITLE_WEIGHT = 2
 
 _FENCE = re.compile(r"^\s*(```|~~~)")
