@@ -12,7 +12,7 @@ from typing import Any
 from retrievers.bench import Clock, run_apart
 from retrievers.documents import read_documents
 from retrievers.embedders import Embedder, load_embedder
-from retrievers.generation import BATCH_PASSAGES
+from retrievers.filling import BATCH_PASSAGES
 
 
 @dataclass(frozen=True, slots=True)

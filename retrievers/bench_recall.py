@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from retrievers.build import build_index
-from retrievers.generation import Progress
+from retrievers.filling import Progress
 from retrievers.index import MODES, Fusion, Index, Mode, open_index
 from retrievers.runs import rank_documents
 

@@ -12,11 +12,11 @@ from retrievers.balance import measure_dense_weights
 from retrievers.dense import DISK_ERRORS, ChromaFolder, DenseHome
 from retrievers.documents import READER_VERSION, CorpusError, Reading, Skip, hash_document, list_files, read_file
 from retrievers.embedders import MULTILINGUAL, Embedder, load_embedder, read_max_tokens
+from retrievers.filling import Progress
 from retrievers.generation import (
     Entry,
     Generation,
     GenerationWriter,
-    Progress,
     Recipe,
     describe,
     identify_plan,
@@ -150,7 +150,8 @@ def delete_documents(
     """
     gone = set(doc_ids)
     folder, home = _locate_target(path)
-    with Generation(find_generation(folder), home) as old, hold_lock(folder):
+    find_generation(folder)  # where there is no index, no lock file is made
+    with hold_lock(folder), Generation(find_generation(folder), home) as old:
         if unknown := sorted(doc_id for doc_id in gone if old.store.find_document(doc_id) is None):
             raise NotInIndex(f"no document {unknown[0]!r} in the index")
         manifest = old.manifest
@@ -208,7 +209,7 @@ def write_index(
         stamps: When the files of each corpus were read.
         tables: The tables that were just read, each with its corpus and file.
         home: Where the Chroma collections are, when not in the index folder.
-        anew: Write even when nothing changed, and fill Chroma anew.
+        anew: Write even when nothing changed, fill Chroma anew and cut all tokens again.
 
     Returns:
         The manifest, the old one when nothing changed; and how many passages were embedded.
@@ -232,7 +233,7 @@ def write_index(
     with ExitStack() as opened:
         known = _collect_vectors(path, generation, recipe, old, opened)
         writer = opened.enter_context(
-            closing(GenerationWriter(generation, home, recipe, schema, dimension, old, known, len(entries)))
+            closing(GenerationWriter(generation, home, recipe, schema, dimension, old, known, len(entries), anew))
         )
         writer.write(entries, progress)
         engine, n_passages = writer.finish(progress)
@@ -461,7 +462,8 @@ def _collect_vectors(
         known.add(old.store, old.vectors)
     for folder in sorted(path.glob("g[0-9]*")):
         current = old is not None and folder == old.folder
-        if folder == generation or current or not (folder / "store.sqlite").exists():
+        parts = (folder / "store.sqlite", folder / "vectors.f32")  # a killed writer may have made the first alone
+        if folder == generation or current or not all(part.exists() for part in parts):
             continue
         # A killed writer may have left a transaction that only a writable connection rolls back.
         finished = (folder / "manifest.json").exists()

@@ -40,6 +40,14 @@ _N_SYNCS = 16
 _MAX_NEIGHBORS = 32
 
 
+class ServerError(ConnectionError):
+    """A Chroma server that cannot be reached, or that refuses."""
+
+
+class CollectionGone(ServerError):  # noqa: N818
+    """A collection that is not on its server any more."""
+
+
 class DenseIndex:
     """Passage ids and vectors in a Chroma collection.
 
@@ -60,6 +68,7 @@ class DenseIndex:
             sync_threshold: After how many records a new collection writes its graph; None leaves it to the server.
         """
         self._client = client
+        self._name = name
         self._owns_client = owns_client
         hnsw: dict[str, Any] = {"space": "cosine", "ef_search": _EF_SEARCH, "max_neighbors": _MAX_NEIGHBORS}
         if sync_threshold is not None:
@@ -77,7 +86,8 @@ class DenseIndex:
         """Write passages, in batches of the size that Chroma takes."""
         for start in range(0, len(ids), self._batch_size):
             stop = start + self._batch_size
-            self._collection.upsert(
+            self._call(
+                "upsert",
                 list(ids[start:stop]),
                 embeddings=vectors[start:stop],
                 metadatas=[dict(metadata) or None for metadata in metadatas[start:stop]],
@@ -87,18 +97,22 @@ class DenseIndex:
     def delete(self, ids: Sequence[str]) -> None:
         """Delete passages."""
         for start in range(0, len(ids), self._batch_size):
-            self._collection.delete(list(ids[start : start + self._batch_size]))
+            self._call("delete", list(ids[start : start + self._batch_size]))
 
     def query(self, vector: Vectors, n: int, where: Mapping[str, Any] | None = None) -> list[str]:
-        """Find about the `n` nearest passages that meet `where`: ids, best first."""
-        result = self._collection.query(
-            query_embeddings=vector[None, :], n_results=n, where=dict(where) if where else None, include=[]
+        """Find about the `n` nearest passages that meet `where`: ids, best first.
+
+        Raises:
+            CollectionGone: The server has dropped the collection: two newer ones have been built.
+        """
+        result = self._call(
+            "query", query_embeddings=vector[None, :], n_results=n, where=dict(where) if where else None, include=[]
         )
         return list(result["ids"][0])
 
     def count(self) -> int:
         """Count the passages."""
-        return int(self._collection.count())
+        return int(self._call("count"))
 
     def ids(self) -> Iterator[str]:
         """Read the ids of all passages."""
@@ -131,7 +145,23 @@ class DenseIndex:
     def _pages(self, include: list[str]) -> Iterator[Any]:
         size = min(self._batch_size, 1_000)
         for start in range(0, self.count(), size):
-            yield self._collection.get(limit=size, offset=start, include=include)
+            yield self._call("get", limit=size, offset=start, include=include)
+
+    def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the collection; what a server or the way to it says becomes one line.
+
+        Raises:
+            CollectionGone: The server does not have the collection any more.
+            ServerError: The server cannot be reached, or refuses.
+        """
+        try:
+            return getattr(self._collection, method)(*args, **kwargs)
+        except Exception as error:
+            if self._owns_client or not is_server_error(error):
+                raise
+            if isinstance(error, NotFoundError):
+                raise CollectionGone(f"{self._name}: another build has replaced it on the server; repeat") from None
+            raise ServerError(f"{self._name}: {describe_error(error)}; repeating the command goes on") from None
 
 
 class DenseHome(Protocol):
@@ -151,6 +181,10 @@ class DenseHome(Protocol):
         """Open a generation's collection, or create it for about so many records."""
         ...
 
+    def find(self, generation: Path) -> DenseIndex | None:
+        """Open a generation's collection to search it; None when it is gone, or may not be opened here."""
+        ...
+
     def settle(self, generation: Path, dense: DenseIndex) -> DenseIndex:
         """End the writing of a collection: open it again so that nothing is left for readers to do."""
         ...
@@ -161,6 +195,10 @@ class DenseHome(Protocol):
 
     def clear(self, generation: Path) -> None:
         """Delete a generation's collection."""
+        ...
+
+    def read_graph(self, generation: Path) -> str:
+        """Tell the files of a generation's graph and their state; nothing where another process keeps them whole."""
         ...
 
     def describe(
@@ -201,6 +239,15 @@ class ChromaFolder:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
             raise
 
+    def find(self, generation: Path) -> DenseIndex | None:
+        """Open a generation's collection to search it; None where the folder may only be read or the disk is full."""
+        try:
+            return self.open(generation)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.ENOSPC):
+                raise
+            return None
+
     def settle(self, generation: Path, dense: DenseIndex) -> DenseIndex:
         """Have the whole graph on disk, so that opening it replays nothing."""
         if dense.syncs_each_write:
@@ -218,6 +265,11 @@ class ChromaFolder:
     def clear(self, generation: Path) -> None:
         """Delete a generation's collection."""
         shutil.rmtree(generation / "chroma", ignore_errors=True)
+
+    def read_graph(self, generation: Path) -> str:
+        """Tell the files of a generation's graph, with their sizes and times; its database is whole at any moment."""
+        files = ((path, path.stat()) for path in sorted((generation / "chroma").glob("*/*")))
+        return " ".join(f"{path.name} {status.st_size} {status.st_mtime_ns}" for path, status in files)
 
     def describe(self, document: "StoredDocument", passages: Sequence[Passage]) -> None:
         """Nothing further: text and metadata are in the store beside it."""
@@ -251,3 +303,8 @@ def is_server_error(error: Exception) -> bool:
     return isinstance(error, ChromaError | httpx.HTTPError) or (
         isinstance(error, ValueError) and "connect" in str(error)
     )
+
+
+def describe_error(error: Exception) -> str:
+    """Give the first line of what an error says."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -60,7 +60,8 @@ def repair(path: Path | str, progress: Progress, embedder: Embedder | None = Non
         EmbedderError: Its embedder cannot be loaded.
     """
     folder, home = locate(path)
-    with Generation(find_generation(folder), home) as generation, hold_lock(folder):
+    find_generation(folder)  # where there is no index, no lock file is made
+    with hold_lock(folder), Generation(find_generation(folder), home) as generation:
         manifest = generation.manifest
         model = embedder or load_embedder(manifest.embedder)
         recipe = Recipe(model, parse_chunker(manifest.chunker), load_tokenizer(manifest.words))

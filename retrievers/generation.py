@@ -3,10 +3,10 @@
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -14,23 +14,20 @@ import numpy as np
 
 from retrievers.dense import ChromaFolder, DenseHome, DenseIndex
 from retrievers.embedders import Embedder, Vectors, count_tokens
+from retrievers.filling import CollectionWriter, Progress, batch_by_passages, prepare_collection
 from retrievers.lexical import LexicalWriter, TokenFile, finish_lexical
 from retrievers.locks import Lease
 from retrievers.manifest import Manifest, read_manifest
-from retrievers.metadata import Schema, comparable, normalise
+from retrievers.metadata import Schema, normalise
 from retrievers.passages import Chunker, embedding_text, lexical_text, split_document
 from retrievers.records import Document, Passage, Scalar
 from retrievers.store import Store, StoredDocument
 from retrievers.tokenizer import Tokenizer
 from retrievers.vectors import KnownVectors, VectorFile, VectorWriter
 
-BATCH_PASSAGES = 256
 N_PROBES = 50
 N_REBUILDS = 3
 _LARGE = 200_000
-
-# Called with what is happening, how many are done, of how many (None: not known yet).
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +56,6 @@ class Recipe:
         return split_document(document, self.chunker, lambda text: count_tokens(self.embedder, text))
 
 
-@dataclass(slots=True)
-class Records:
-    """What is to be sent to Chroma: columns."""
-
-    ids: list[str] = field(default_factory=list)
-    vectors: list[Vectors] = field(default_factory=list)
-    metadatas: list[dict[str, Scalar]] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-
-
 class Generation:
     """A finished generation, open for reading its parts."""
 
@@ -93,8 +80,12 @@ class Generation:
         self.vectors = VectorFile(folder / "vectors.f32", self.manifest.dimension)
 
     def open_dense(self) -> DenseIndex:
-        """Open the collection."""
+        """Open the collection, an empty one where it is gone."""
         return self.home.open(self.folder)
+
+    def find_dense(self) -> DenseIndex | None:
+        """Open the collection to search it; None when it is gone, or may not be opened here."""
+        return self.home.find(self.folder)
 
     def close(self) -> None:
         """Close the store and give the lease back."""
@@ -115,8 +106,8 @@ class GenerationWriter:
 
     A batch is committed by its transaction in the store, the last thing written of it: vectors and tokens beyond the
     store's rows are dropped or written over. Chroma, for which few large writes are much cheaper, gets several batches
-    at once; a note says how far, and what a killed writer did not send is sent again from the store. Writing runs in
-    threads beside the embedder, one for Chroma and one for all else.
+    at once; what a killed writer did not send is sent from the store. Writing runs in threads beside the embedder, one
+    for Chroma and one for all else.
     """
 
     def __init__(
@@ -129,6 +120,7 @@ class GenerationWriter:
         old: Generation | None,
         known: KnownVectors,
         n_expected: int,
+        anew: bool = False,
     ) -> None:
         """Go on with a folder that `prepare_folder` made.
 
@@ -141,34 +133,34 @@ class GenerationWriter:
             old: The generation before, whose passages and tokens are taken over where they still hold.
             known: Vectors that need not be computed again.
             n_expected: About how many passages there will be.
+            anew: Cut all tokens again.
         """
         self._recipe, self._schema, self._dimension, self._known = recipe, schema, dimension, known
         self._old = old
-        self._folder, self._home = folder, home
-        same_tokens = old is not None and old.manifest.tokenizer == recipe.tokenizer.fingerprint
+        self._folder = folder
+        same_tokens = old is not None and not anew and old.manifest.tokenizer == recipe.tokenizer.fingerprint
         self._old_tokens = TokenFile(old.folder / "lexical") if old is not None and same_tokens else None
+        before = old.store if old is not None else None
         with ExitStack() as opened:
             self._store = opened.enter_context(closing(Store(folder / "store.sqlite", writable=True)))
             n_rows = self._store.n_passages
-            started = (folder / "lexical" / "vocabulary.txt").exists()
-            inherit = old.folder / "lexical" if old is not None and same_tokens and not started else None
+            inherit = old.folder / "lexical" if old is not None and same_tokens and not n_rows else None
             self._vectors = opened.enter_context(closing(VectorWriter(folder / "vectors.f32", dimension, n_rows)))
             self._lexical = opened.enter_context(closing(LexicalWriter(folder / "lexical", n_rows, inherit)))
-            self._dense = home.open(folder, n_expected)
+            self._collection = CollectionWriter(folder, home, self._store, before, schema, n_expected)
             opened.pop_all()
-        self._n_expected = n_expected
-        self._unsent = Records()
-        self._edits_chroma = self._store.read_note("chroma") == "edited"
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="index-writer")
         self._written: Future[None] | None = None
-        self._sender = ThreadPoolExecutor(1, thread_name_prefix="chroma-writer")
-        self._sent: Future[None] | None = None
         self.n_embedded = 0
-        self.n_edits = 0
+
+    @property
+    def n_edits(self) -> int:
+        """How many records of a copied collection were written over or deleted."""
+        return self._collection.n_edits
 
     def write(self, entries: Sequence[Entry], progress: Progress) -> None:
         """Write all documents that are not committed yet."""
-        self._fill_dense(int(self._store.read_note("sent") or 0), progress)
+        self._collection.fill(VectorFile(self._folder / "vectors.f32", self._dimension), progress)
         done = self._store.n_documents
         progress("indexing documents", done, len(entries))
         for batch in self._gather(entries[done:]):
@@ -183,47 +175,39 @@ class GenerationWriter:
     def finish(self, progress: Progress) -> tuple[str, int]:
         """Delete what is gone from Chroma, check it, build BM25; return BM25's engine and the number of passages."""
         n_passages = self._store.n_passages
-        self._send(n_passages)
-        self._wait_for_chroma()
-        if self._edits_chroma:
-            self._delete_gone()
+        self._collection.finish_sending()
+        self._collection.delete_gone()
         progress("checking the index", 0, None)
         self._vectors.close()
         self._lexical.close()
         vectors = VectorFile(self._folder / "vectors.f32", self._dimension)
-        self._dense = self._home.settle(self._folder, self._dense)
+        self._collection.settle()
         for _ in range(N_REBUILDS):  # a graph is built with chance in it, so the new one is probed as the first was
-            lost = find_unreachable(self._dense, self._store, vectors)
-            if self._dense.count() == n_passages and len(lost) <= count_tolerated(n_passages, N_PROBES):
+            dense = self._collection.dense
+            lost = find_unreachable(dense, self._store, vectors)
+            if dense.count() == n_passages and len(lost) <= count_tolerated(n_passages, N_PROBES):
                 break
-            self._rebuild_dense(progress)
-            self._dense = self._home.settle(self._folder, self._dense)
-        self._dense.close()  # its graph takes as much memory as the vectors, and BM25 needs some too
+            self._collection.begin_again()
+            self._collection.fill(vectors, progress)
+            self._collection.settle()
+        self._collection.dense.close()  # its graph takes as much memory as the vectors, and BM25 needs some too
         progress("building BM25", 0, None)
         return finish_lexical(self._folder / "lexical"), n_passages
 
     def close(self) -> None:
         """Close every part; a batch in flight is waited for."""
         self._worker.shutdown()
-        self._sender.shutdown()
+        self._collection.close()
         self._vectors.close()
         self._lexical.close()
-        self._dense.close()
         self._store.close()
 
     def _gather(self, entries: Sequence[Entry]) -> Iterator[list[tuple[StoredDocument, list[Passage]]]]:
-        batch: list[tuple[StoredDocument, list[Passage]]] = []
-        n_passages = 0
-        for entry in entries:
-            stored = replace(entry.stored, metadata=normalise(entry.stored.raw, self._schema))
-            passages = self._split(entry, stored)
-            batch.append((stored, passages))
-            n_passages += len(passages)
-            if n_passages >= BATCH_PASSAGES:
-                yield batch
-                batch, n_passages = [], 0
-        if batch:
-            yield batch
+        normalised = (
+            (entry, replace(entry.stored, metadata=normalise(entry.stored.raw, self._schema))) for entry in entries
+        )
+        documents = ((stored, self._split(entry, stored)) for entry, stored in normalised)
+        return batch_by_passages(documents, lambda document: len(document[1]))
 
     def _split(self, entry: Entry, stored: StoredDocument) -> list[Passage]:
         if entry.document is not None:
@@ -268,90 +252,7 @@ class GenerationWriter:
         self._lexical.flush()
         entries = [(document, passages, key) for (document, passages), key in zip(batch, keys, strict=True)]
         self._store.add(entries, self._schema)
-        self._collect(batch, keys, vectors)
-        if len(self._unsent.ids) >= self._home.batch_size:
-            self._send(self._store.n_passages)
-
-    def _send(self, n_rows: int) -> None:
-        """Have what was collected written to Chroma, which then has the first `n_rows` of the store."""
-        records, self._unsent = self._unsent, Records()
-        self._wait_for_chroma()
-        self._sent = self._sender.submit(self._upsert, records, n_rows)
-
-    def _upsert(self, records: Records, n_rows: int) -> None:
-        if records.ids:
-            self._dense.upsert(records.ids, np.stack(records.vectors), records.metadatas, records.texts or None)
-        self.n_edits += len(records.ids) if self._edits_chroma else 0
-        self._store.write_note("sent", str(n_rows))
-
-    def _wait_for_chroma(self) -> None:
-        if self._sent is not None:
-            self._sent.result()
-            self._sent = None
-
-    def _collect(
-        self, batch: Sequence[tuple[StoredDocument, list[Passage]]], keys: Sequence[Sequence[bytes]], vectors: Vectors
-    ) -> None:
-        """Make the records of the passages that Chroma does not hold yet."""
-        records, row = self._unsent, 0
-        for (document, passages), document_keys in zip(batch, keys, strict=True):
-            known = self._find_in_chroma(document)
-            fields = {key: comparable(value, self._schema[key]) for key, value in document.metadata.items()}
-            further = self._home.describe(document, passages)
-            for n, (passage, key) in enumerate(zip(passages, document_keys, strict=True)):
-                if known.get(passage.passage_id) != key:
-                    records.ids.append(passage.passage_id)
-                    records.vectors.append(vectors[row])
-                    records.metadatas.append(fields if further is None else {**fields, **further[n][0]})
-                    records.texts.extend([] if further is None else [further[n][1]])
-                row += 1
-
-    def _find_in_chroma(self, document: StoredDocument) -> dict[str, bytes]:
-        """Tell which passages of a document the copied collection holds already, as they are now."""
-        if not self._edits_chroma or self._old is None:
-            return {}
-        before = self._old.store.find_document(document.doc_id)
-        if before is None or before.metadata != document.metadata:
-            return {}
-        hashes = self._old.store.hashes(before.first_row, before.n_passages)
-        return {f"{document.doc_id}#{row - before.first_row}": key for row, key in hashes}
-
-    def _delete_gone(self) -> None:
-        if self._old is None:
-            return
-        gone: list[str] = []
-        for before in self._old.store.documents():
-            now = self._store.find_document(before.doc_id)
-            first = 0 if now is None else now.n_passages
-            gone.extend(f"{before.doc_id}#{n}" for n in range(first, before.n_passages))
-        self._dense.delete(gone)
-        self.n_edits += len(gone)
-
-    def _rebuild_dense(self, progress: Progress) -> None:
-        """Fill a new collection from the store and the vectors file."""
-        self._dense.close()
-        self._home.clear(self._folder)
-        self._dense = self._home.open(self._folder, self._n_expected)
-        self._edits_chroma, self.n_edits = False, 0
-        self._fill_dense(0, progress)
-
-    def _fill_dense(self, first_row: int, progress: Progress) -> None:
-        """Send the passages from a row on, taken from the store and the vectors file."""
-        n_passages = self._store.n_passages
-        if first_row >= n_passages:
-            return
-        vectors = VectorFile(self._folder / "vectors.f32", self._dimension)
-        for batch in self._store.documents_after(first_row, BATCH_PASSAGES):
-            documents = [(document, self._store.passages_of(document.doc_id)) for document in batch]
-            rows = [row for document, passages in documents for row in _rows(document, len(passages))]
-            hashes = dict(self._store.hashes(rows[0], len(rows)))
-            keys = [[hashes[row] for row in _rows(document, len(passages))] for document, passages in documents]
-            self._collect(documents, keys, vectors.read(rows))
-            if len(self._unsent.ids) >= self._home.batch_size:
-                self._send(rows[-1] + 1)
-            progress("writing vectors", rows[-1] + 1, n_passages)
-        self._send(n_passages)
-        self._wait_for_chroma()
+        self._collection.add(batch, keys, vectors)
 
     def _wait(self) -> None:
         if self._written is not None:
@@ -383,11 +284,7 @@ def prepare_folder(
     with closing(Store(folder / "store.sqlite", writable=True)) as store:
         for key, value in (("plan", plan), ("embedder", embedder.fingerprint), ("dimension", str(dimension))):
             store.write_note(key, value)
-        if store.read_note("chroma") is None:
-            home.clear(folder)
-            if edit_chroma and old is not None:
-                home.copy(old.folder, folder)
-            store.write_note("chroma", "edited" if edit_chroma and old is not None else "new")
+    prepare_collection(home, folder, old.folder if edit_chroma and old is not None else None)
 
 
 def read_plan(folder: Path) -> str | None:
@@ -466,7 +363,3 @@ def describe(
 def hash_text(text: str) -> bytes:
     """Hash what is embedded: passages with the same hash have the same vector."""
     return hashlib.sha256(text.encode()).digest()[:16]
-
-
-def _rows(document: StoredDocument, n_passages: int) -> range:
-    return range(document.first_row, document.first_row + n_passages)

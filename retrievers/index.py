@@ -1,6 +1,5 @@
 """An index, open for searching: two sides, fused."""
 
-import errno
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrievers.balance import choose_weight
-from retrievers.dense import DenseHome, DenseIndex
+from retrievers.dense import CollectionGone, DenseHome, DenseIndex
 from retrievers.embedders import Embedder, Vectors, load_embedder
 from retrievers.filters import Condition, parse_filters, to_where
 from retrievers.fusion import fuse_ranks
@@ -291,7 +290,11 @@ class Index:
         dense = self._dense
         if dense is None:
             return self._compare_all(vector, n, allowed)
-        found = (self._store.find_row(passage_id) for passage_id in dense.query(vector, n, where))
+        try:
+            ids = dense.query(vector, n, where)
+        except CollectionGone:
+            return self._compare_all(vector, n, allowed)
+        found = (self._store.find_row(passage_id) for passage_id in ids)
         rows = np.fromiter((row for row in found if row is not None), dtype=np.int64)
         if allowed is not None:
             rows = rows[np.isin(rows, allowed)]
@@ -306,12 +309,8 @@ class Index:
 
     @cached_property
     def _dense_now(self) -> DenseIndex | None:
-        try:
-            return self._generation.open_dense()
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.ENOSPC):
-                raise
-            return None  # where Chroma can't write, which it does to search, the vectors file is searched exactly
+        """The collection; without one, search is exact, in the vectors file."""
+        return self._generation.find_dense()
 
     @cached_property
     def _lexical_now(self) -> LexicalIndex:

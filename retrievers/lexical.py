@@ -98,6 +98,8 @@ class LexicalWriter:
         self._folder = folder
         if vocabulary is None:
             _drop_torn_line(folder / "vocabulary.txt")
+        else:  # a killed writer may have left a part of it, where the other ids of the rest would be taken again
+            (folder / "vocabulary.txt").unlink(missing_ok=True)
         self._ids = {token: i for i, token in enumerate(_read_vocabulary(vocabulary or folder))}
         self._n_saved = 0 if vocabulary else len(self._ids)
         self._tokens, self._lengths = (folder / "tokens.u32").open("ab"), (folder / "lengths.u32").open("ab")

@@ -11,6 +11,7 @@ from typing import BinaryIO, Self
 
 LOCK = "LOCK"
 _LEASE = "LEASE"
+_GONE = "gone-"
 
 
 class FolderBusy(RuntimeError):  # noqa: N818
@@ -91,10 +92,15 @@ def make_leasable(generation: Path) -> None:
 
 
 def drop_others(path: Path, current: Path) -> None:
-    """Remove all generations of an index but the current one and those that somebody reads."""
+    """Remove all generations of an index but the current one and those that somebody reads.
+
+    They are renamed first: what a killed process leaves of one is then no generation any more.
+    """
     for folder in path.glob("g[0-9]*"):
         if folder != current and not is_leased(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.rename(path / f"{_GONE}{time.time_ns()}-{folder.name}")
+    for folder in path.glob(f"{_GONE}*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_leased(generation: Path) -> bool:

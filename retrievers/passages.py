@@ -1,6 +1,7 @@
 """Documents to passages: split by structure, packed to a size in tokens, with overlap."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,7 +11,7 @@ from retrievers.metadata import parse_date
 from retrievers.readers.parsed import PAGE_BREAK
 from retrievers.records import Document, Passage, Scalar
 
-VERSION = "structure-2"
+VERSION = "structure-3"
 TITLE_WEIGHT = 2
 
 _FENCE = re.compile(r"^\s*(```|~~~)")
@@ -85,8 +86,9 @@ def split_document(document: Document, chunker: Chunker, count_tokens: CountToke
     limit = max(1, int(chunker.size / tokens_per_character))
     units = [unit for block in _find_blocks(text) for unit in _cut_block(text, block, limit)]
     groups = _pack(units, limit, int(chunker.overlap / tokens_per_character))
+    ends = [found.start() for found in re.finditer(PAGE_BREAK, text)]
     return [
-        _make_passage(document, n, _join(text, group), _common_path(group), group[0].start, _find_page(text, group[0]))
+        _make_passage(document, n, _join(text, group), _common_path(group), group[0].start, _find_page(ends, group[0]))
         for n, group in enumerate(groups)
     ]
 
@@ -225,9 +227,11 @@ def _cut_block(text: str, block: _Block, limit: int) -> Iterator[_Unit]:
 
 
 def _take_table_header(text: str, block: _Block) -> tuple[str, int]:
-    """Split off the first row and the rule under it, where there is one."""
+    """Split off the first row and the rule under it, where rows follow."""
     rows = text[block.start : block.end].splitlines(keepends=True)
     n = 2 if len(rows) > 1 and set(rows[1].strip()) <= set("|-: ") else 1
+    if len(rows) <= n:  # nothing stands under it: the header is all there is, and is cut itself
+        return "", block.start
     lead = "".join(rows[:n])
     return lead, block.start + len(lead)
 
@@ -235,13 +239,15 @@ def _take_table_header(text: str, block: _Block) -> tuple[str, int]:
 def _pack(units: Sequence[_Unit], limit: int, overlap: int) -> Iterator[list[_Unit]]:
     """Fill passages up to `limit` characters; start a new one at a heading once half full."""
     group: list[_Unit] = []
+    length = 0
     for unit in units:
-        length = sum(_length(member) for member in group)
         new_section = bool(group) and unit.headings != group[-1].headings and length >= limit // 2
         if group and (new_section or length + _length(unit) > limit):
             yield group
             group = [] if new_section else _take_tail(group, unit, min(overlap, limit - _length(unit)))
+            length = sum(map(_length, group))
         group.append(unit)
+        length += _length(unit)
     if group:
         yield group
 
@@ -264,9 +270,9 @@ def _join(text: str, group: Sequence[_Unit]) -> str:
     return (group[0].lead + text[group[0].start : group[-1].end]).replace(PAGE_BREAK, "\n").strip()
 
 
-def _find_page(text: str, unit: _Unit) -> int:
+def _find_page(ends: Sequence[int], unit: _Unit) -> int:
     """Find the page, from 1, on which a passage starts; 0 where the document has none."""
-    return text.count(PAGE_BREAK, 0, unit.start) + 1 if PAGE_BREAK in text else 0
+    return bisect_left(ends, unit.start) + 1 if ends else 0
 
 
 def _common_path(group: Sequence[_Unit]) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """An index whose vectors and records live on a Chroma server; the rest is mirrored in a local cache."""
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -15,7 +16,8 @@ from uuid import uuid4
 
 import numpy as np
 
-from retrievers.dense import DenseIndex, connect, find_collection, is_server_error
+from retrievers.dense import DenseIndex, ServerError, connect, describe_error, find_collection, is_server_error
+from retrievers.filling import batch_by_passages
 from retrievers.generation import hash_text, rebuild_passages
 from retrievers.lexical import LexicalWriter, finish_lexical
 from retrievers.locks import drop_others, hold_lock, make_leasable
@@ -35,15 +37,13 @@ from retrievers.store import Store, StoredDocument
 from retrievers.tokenizer import load_tokenizer
 from retrievers.vectors import VectorWriter
 
+_log = logging.getLogger(__name__)
+
 TOKEN_VARIABLE = "CHROMA_TOKEN"
 _COLLECTION = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{1,400}[a-zA-Z0-9]")
 _COLLECTION_FILE = "COLLECTION"
 _DOCUMENT, _OWN = "_document", "_own"
 _GENERATION, _MANIFEST = "generation", "manifest"
-
-
-class ServerError(ConnectionError):
-    """A Chroma server that cannot be reached, or that refuses."""
 
 
 class AddressError(ValueError):
@@ -109,11 +109,16 @@ class ChromaServer:
         except Exception as error:
             if not is_server_error(error):
                 raise
-            raise ServerError(f"{address.text}: {_first_line(error)}") from None
+            raise ServerError(f"{address.text}: {describe_error(error)}") from None
 
     def open(self, generation: Path, n_expected: int = 0) -> DenseIndex:
         """Open a generation's collection, or create it; when its graph is written is the server's to say."""
         return DenseIndex(self._client, self._name(generation))
+
+    def find(self, generation: Path) -> DenseIndex | None:
+        """Open a generation's collection to search it; None when later builds have dropped it."""
+        name = self._name(generation)
+        return DenseIndex(self._client, name) if find_collection(self._client, name) is not None else None
 
     def settle(self, generation: Path, dense: DenseIndex) -> DenseIndex:
         """Nothing: the server has the graph in memory."""
@@ -127,6 +132,10 @@ class ChromaServer:
         """Delete a generation's collection."""
         if find_collection(self._client, self._name(generation)) is not None:
             self._client.delete_collection(self._name(generation))
+
+    def read_graph(self, generation: Path) -> str:
+        """Nothing: a server outlives its writers."""
+        return ""
 
     def describe(self, document: StoredDocument, passages: Sequence[Passage]) -> list[tuple[dict[str, Scalar], str]]:
         """Give what a record needs besides its filter fields, so that the index can be read back: metadata and text."""
@@ -192,8 +201,10 @@ class ChromaServer:
             return False
 
     def _download(self, collection: str, manifest: Manifest) -> None:
-        """Write the mirror's generation from the server's records."""
-        with hold_lock(self.mirror):
+        """Write the mirror's generation from the server's records, unless another process has done so meanwhile."""
+        with hold_lock(self.mirror, wait=_log.warning):
+            if self._has_mirror(manifest):
+                return
             generation = self.mirror / collection.split(".")[-2]
             shutil.rmtree(generation, ignore_errors=True)
             generation.mkdir()
@@ -203,11 +214,19 @@ class ChromaServer:
                 store = opened.enter_context(closing(Store(generation / "store.sqlite", writable=True)))
                 vectors = opened.enter_context(closing(VectorWriter(generation / "vectors.f32", manifest.dimension)))
                 lexical = opened.enter_context(closing(LexicalWriter(generation / "lexical")))
-                for document, passages, rows in self._read_documents(generation):
-                    store.add([(document, passages, [hash_text(embedding_text(p)) for p in passages])], manifest.schema)
-                    vectors.append(rows)
-                    for passage in passages:
+                for batch in batch_by_passages(self._read_documents(generation), lambda found: len(found[1])):
+                    store.add(
+                        [(document, passages, list(map(_hash_passage, passages))) for document, passages, _ in batch],
+                        manifest.schema,
+                    )
+                    vectors.append(np.concatenate([rows for *_, rows in batch]))
+                    for passage in (passage for _, passages, _ in batch for passage in passages):
                         lexical.append(tokenizer(lexical_text(passage)))
+                if store.n_passages != manifest.n_passages:
+                    raise ServerError(
+                        f"{self.address.text}: {store.n_passages} of {manifest.n_passages} passages are there; repeat "
+                        "the command, and if they stay missing, build the index again"
+                    )
             finish_lexical(generation / "lexical")
             write_manifest(generation, manifest)
             make_leasable(generation)
@@ -218,7 +237,8 @@ class ChromaServer:
         """Read the collection back, document by document."""
         whole: dict[str, StoredDocument] = {}
         parts: dict[str, list[tuple[int, str, str, np.ndarray]]] = {}
-        for passage_id, metadata, text, vector in self.open(generation).records():
+        dense = self.find(generation)
+        for passage_id, metadata, text, vector in dense.records() if dense is not None else ():
             doc_id, _, n = passage_id.rpartition("#")
             if _DOCUMENT in metadata:
                 whole[doc_id] = StoredDocument(**json.loads(metadata[_DOCUMENT]))
@@ -236,5 +256,5 @@ class ChromaServer:
         return file.read_text(encoding="utf-8")
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _hash_passage(passage: Passage) -> bytes:
+    return hash_text(embedding_text(passage))

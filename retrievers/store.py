@@ -49,6 +49,7 @@ WITH RECURSIVE found(value) AS (
 SELECT value FROM found WHERE value IS NOT NULL LIMIT :limit
 """
 _MAX_VARIABLES = 30_000
+_PAGE = 1_000
 
 
 class NotInIndex(KeyError):  # noqa: N818
@@ -164,15 +165,15 @@ class Store:
         """Read the documents of all other corpora, in the order they were added."""
         return self._documents("WHERE corpus != ? ORDER BY doc", (corpus,))
 
-    def documents_after(self, first_row: int, page: int) -> Iterator[list[StoredDocument]]:
-        """Read the documents whose passages are at a row or after it, in order, at most `page` at a time.
+    def documents_after(self, first_row: int) -> Iterator[StoredDocument]:
+        """Read the documents whose passages are at a row or after it, in order.
 
-        Between two pages nothing is being read: a cursor left open would keep other threads from writing.
+        While one of them is worked on nothing is being read: a cursor left open would keep other threads from writing.
         """
         behind = "doc > COALESCE((SELECT doc FROM documents WHERE doc_id = ?), -1)"
-        clause, last = f"WHERE first_row >= ? AND {behind} ORDER BY doc LIMIT ?", ""
-        while documents := list(self._documents(clause, (first_row, last, page))):
-            yield documents
+        clause, last = f"WHERE first_row >= ? AND {behind} ORDER BY doc LIMIT {_PAGE}", ""
+        while documents := list(self._documents(clause, (first_row, last))):
+            yield from documents
             last = documents[-1].doc_id
 
     def documents_from(self, corpus: str, source: str) -> list[StoredDocument]:

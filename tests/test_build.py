@@ -5,14 +5,28 @@ import resource
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from fake_embedder import HashEmbedder
 
-from retrievers import Chunker, CorpusError, Index, IndexBusy, build, build_index, generation, open_index
+from retrievers import (
+    Chunker,
+    CorpusError,
+    Index,
+    IndexBusy,
+    IndexNotFound,
+    build,
+    build_index,
+    dense,
+    filling,
+    generation,
+    open_index,
+)
 from retrievers.build import BuildError, delete_documents
+from retrievers.lexical import LexicalWriter
 from retrievers.locks import hold_lock
 from retrievers.vectors import VectorWriter
 
@@ -237,7 +251,7 @@ sys.path.insert(0, {tests!r})
 from pathlib import Path
 from fake_embedder import HashEmbedder
 from retrievers import build_index
-from retrievers import generation, build
+from retrievers import build, dense
 
 calls = 0
 class Dying(HashEmbedder):
@@ -252,15 +266,15 @@ class Dying(HashEmbedder):
 def die(*args, **kwargs):
     os.kill(os.getpid(), 9)
 
-generation.ChromaFolder.batch_size = 300  # so some batches are sent to Chroma when it dies, and some are not
+dense.ChromaFolder.batch_size = 300  # so some batches are sent to Chroma when it dies, and some are not
 if {where!r} == "chroma":
-    original = generation.DenseIndex.upsert
+    original = dense.DenseIndex.upsert
     def upsert(self, ids, *rest):
         original(self, ids[: len(ids) // 2], *(part[: len(ids) // 2] if part is not None else None for part in rest))
         if calls >= 3:
             die()
         original(self, ids, *rest)
-    generation.DenseIndex.upsert = upsert
+    dense.DenseIndex.upsert = upsert
 if {where!r} in ("write_manifest", "switch_generation"):
     setattr(build, {where!r}, die)
 build_index(Path({corpus!r}), Path({index!r}), Dying())
@@ -291,6 +305,70 @@ def test_a_killed_build_leaves_the_old_index_and_loses_at_most_a_batch(tmp_path:
         assert index.search(f"word{n}", k=1, mode="keyword")[0].passage.doc_id == f"d{n}"
         assert index.passage(f"d{n}#0").text == f"text number {n} word{n}"
     assert {f"g{2:06d}", f"g{3:06d}"} & {folder.name for folder in (tmp_path / "i").glob("g*")}
+
+
+def test_a_vocabulary_that_a_killed_build_wrote_a_part_of_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {f"d{n}": f"word{n}" for n in range(20)}
+    build_index(write_corpus(tmp_path / "c.jsonl", **texts), tmp_path / "i", HashEmbedder())
+    corpus = write_corpus(tmp_path / "c.jsonl", **{**texts, "d7": "other", "d8": "words"})
+    original, torn = LexicalWriter.flush, list[Path]()
+
+    def tear(writer: LexicalWriter) -> None:
+        original(writer)
+        if not torn:
+            torn.append(writer._folder / "vocabulary.txt")
+            torn[0].write_bytes(torn[0].read_bytes()[:40])
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LexicalWriter, "flush", tear)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(corpus, tmp_path / "i", HashEmbedder())
+    build_index(corpus, tmp_path / "i", HashEmbedder())
+    index = open_index(tmp_path / "i", HashEmbedder())
+    for query, doc_id in (("other", "d7"), ("words", "d8"), ("word3", "d3"), ("word19", "d19")):
+        assert [hit.passage.doc_id for hit in index.search(query, mode="keyword")] == [doc_id]
+
+
+def test_a_build_that_was_killed_before_its_first_vector_is_no_obstacle_for_another_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {f"d{n}": f"word{n}" for n in range(20)}
+    build_index(write_corpus(tmp_path / "c.jsonl", **texts), tmp_path / "i", HashEmbedder())
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dense.ChromaFolder, "copy", die)
+        with pytest.raises(KeyboardInterrupt):
+            build_index(write_corpus(tmp_path / "c.jsonl", **{**texts, "d7": "other"}), tmp_path / "i", HashEmbedder())
+    build_index(write_corpus(tmp_path / "c.jsonl", **{**texts, "d8": "words"}), tmp_path / "i", HashEmbedder())
+    index = open_index(tmp_path / "i", HashEmbedder())
+    assert (index.passage("d7#0").text, index.passage("d8#0").text) == ("word7", "words")
+
+
+def test_deleting_builds_on_what_another_process_finished_just_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(write_corpus(tmp_path / "c.jsonl", a="alpha", b="beta"), tmp_path / "i", HashEmbedder())
+    waiting = [write_corpus(tmp_path / "d.jsonl", c="gamma")]
+
+    @contextmanager
+    def finish_the_other_first(path: Path) -> Iterator[None]:
+        while waiting:
+            build_index(waiting.pop(), path, HashEmbedder())
+        with hold_lock(path):
+            yield
+
+    monkeypatch.setattr(build, "hold_lock", finish_the_other_first)
+    delete_documents(tmp_path / "i", ["b"], HashEmbedder())
+    assert doc_ids(open_index(tmp_path / "i", HashEmbedder())) == {"a", "c"}
+    with pytest.raises(IndexNotFound):
+        delete_documents(tmp_path / "none", ["b"], HashEmbedder())
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_reader_during_a_build_sees_the_old_index_then_the_new(tmp_path: Path) -> None:
@@ -400,15 +478,15 @@ def test_an_english_embedder_is_found_blind_for_chinese_and_hybrid_follows_bm25(
 def test_a_collection_that_lost_records_is_filled_again_before_it_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = generation.DenseIndex.upsert
+    original = dense.DenseIndex.upsert
     lost: list[int] = []
 
-    def lose_the_first(self: generation.DenseIndex, ids: list[str], *rest: object) -> None:
+    def lose_the_first(self: dense.DenseIndex, ids: list[str], *rest: object) -> None:
         if lost:
             original(self, ids, *rest)
         lost.append(len(ids))
 
-    monkeypatch.setattr(generation.DenseIndex, "upsert", lose_the_first)
+    monkeypatch.setattr(dense.DenseIndex, "upsert", lose_the_first)
     build_index(write_corpus(tmp_path / "c.jsonl", a="alpha", b="beta"), tmp_path / "i", HashEmbedder())
     assert lost == [2, 2]
     assert set(open_index(tmp_path / "i", HashEmbedder())._dense.ids()) == {"a#0", "b#0"}
@@ -416,16 +494,16 @@ def test_a_collection_that_lost_records_is_filled_again_before_it_is_used(
 
 def test_a_collection_is_filled_again_in_several_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
-    original = generation.DenseIndex.upsert
+    original = dense.DenseIndex.upsert
 
-    def lose_the_first(index: generation.DenseIndex, ids: list[str], *rest: object) -> None:
+    def lose_the_first(index: dense.DenseIndex, ids: list[str], *rest: object) -> None:
         if written:
             original(index, ids, *rest)  # type: ignore[arg-type]
         written.append(len(ids))
 
-    monkeypatch.setattr(generation.DenseIndex, "upsert", lose_the_first)
-    monkeypatch.setattr(generation, "BATCH_PASSAGES", 100)
-    monkeypatch.setattr(generation.ChromaFolder, "batch_size", 100)
+    monkeypatch.setattr(dense.DenseIndex, "upsert", lose_the_first)
+    monkeypatch.setattr(filling, "BATCH_PASSAGES", 100)
+    monkeypatch.setattr(dense.ChromaFolder, "batch_size", 100)
     names = {f"d{n}": f"word{n}" for n in range(1_000)}
     build_index(write_corpus(tmp_path / "c.jsonl", **names), tmp_path / "i", HashEmbedder())
     assert written == [100] * 20
@@ -459,9 +537,9 @@ def test_a_large_graph_may_miss_a_few_and_a_small_one_none() -> None:
 
 def test_a_collection_with_unreachable_records_is_filled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
-    original = generation.DenseIndex.upsert
+    original = dense.DenseIndex.upsert
     monkeypatch.setattr(
-        generation.DenseIndex, "upsert", lambda self, ids, *rest: (written.append(len(ids)), original(self, ids, *rest))
+        dense.DenseIndex, "upsert", lambda self, ids, *rest: (written.append(len(ids)), original(self, ids, *rest))
     )
     monkeypatch.setattr(generation, "find_unreachable", lambda *_: ["a#0"])
     build_index(write_corpus(tmp_path / "c.jsonl", a="alpha", b="beta"), tmp_path / "i", HashEmbedder())

@@ -76,6 +76,16 @@ def test_broken_vectors_are_found_and_made_again(index: Path) -> None:
     assert problems(index) == {}
 
 
+def test_torn_tokens_are_found_and_cut_again(index: Path) -> None:
+    path = find_generation(index) / "lexical" / "lengths.u32"
+    path.write_bytes(path.read_bytes()[: 4 * 40])
+    assert "BM25 has 40" in problems(index)["rows"]
+    repair(index, lambda *_: None, HashEmbedder())
+    assert problems(index) == {}
+    found = open_index(index, HashEmbedder()).search("word47", mode="keyword")
+    assert found[0].passage.doc_id == "d47"
+
+
 def test_another_embedder_is_a_problem(index: Path) -> None:
     findings = {finding.check: finding for finding in examine(index, HashEmbedder("other"))}
     assert not findings["embedder"].ok

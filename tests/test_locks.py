@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retrievers.locks import FolderBusy, IndexBusy, Lease, hold_lock, is_leased, make_leasable
+from retrievers.locks import FolderBusy, IndexBusy, Lease, drop_others, hold_lock, is_leased, make_leasable
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
@@ -59,3 +59,22 @@ def test_a_lease_keeps_a_generation_and_its_end_lets_it_go(tmp_path: Path) -> No
     assert not is_leased(tmp_path)
     with pytest.raises(FileNotFoundError):
         Lease(tmp_path)
+
+
+def test_a_generation_goes_at_once_and_what_a_killed_process_left_of_it_goes_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("g000001", "g000002"):
+        (tmp_path / name).mkdir()
+        make_leasable(tmp_path / name)
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("retrievers.locks.shutil.rmtree", die)
+        with pytest.raises(KeyboardInterrupt):
+            drop_others(tmp_path, tmp_path / "g000002")
+    assert [path.name for path in tmp_path.glob("g[0-9]*")] == ["g000002"]
+    drop_others(tmp_path, tmp_path / "g000002")
+    assert [path.name for path in tmp_path.iterdir()] == ["g000002"]

@@ -113,3 +113,11 @@ def test_counting_in_pieces_decides_as_counting_the_whole_does(n_words: int, siz
     text = " ".join(f"w{n}" for n in range(n_words))
     whole = count_words(text) <= size
     assert (len(split_document(Document("d", "", text), Chunker(size, 0), count_words)) == 1) == whole
+
+
+@pytest.mark.parametrize("rule", ["", "\n|---|---|"])
+def test_a_table_of_one_long_row_is_kept_whole_in_parts(rule: str) -> None:
+    row = f"| {' '.join(f'cell{n}' for n in range(200))} | end |"
+    passages = split(row + rule)
+    assert len(passages) > 1
+    assert "".join(passage.text for passage in passages).replace(" ", "").startswith(row.replace(" ", ""))

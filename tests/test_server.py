@@ -11,12 +11,16 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import chromadb
 import pytest
+from chromadb.api import ClientAPI
 from fake_embedder import HashEmbedder
 
 from retrievers import IndexNotFound, build_index, open_index
+from retrievers.dense import ServerError
 from retrievers.doctor import examine
-from retrievers.server import AddressError, ServerError, parse_address
+from retrievers.embedders import Vectors
+from retrievers.server import AddressError, ChromaServer, parse_address
 
 # Chroma's HTTP client leaves its sockets to the garbage collector when the server refuses it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -56,6 +60,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+def connect(server: str) -> ClientAPI:
+    host, port = server.removeprefix("http://").split(":")
+    return chromadb.HttpClient(host, int(port))
 
 
 def write(path: Path, **texts: str) -> Path:
@@ -108,6 +117,78 @@ def test_a_build_on_a_server_is_incremental_and_other_machines_see_it(
     assert {hit.passage.doc_id for hit in before.search("beta alpha", mode="dense")} == {"a", "b"}
 
 
+def test_a_reader_whose_collection_two_later_builds_dropped_still_finds_what_it_opened(
+    server: str, tmp_path: Path
+) -> None:
+    address = f"{server}/drops"
+    corpus = write(tmp_path / "c.jsonl", a="alpha", b="beta")
+    build_index(corpus, address, HashEmbedder())
+    used, unused = open_index(address, HashEmbedder()), open_index(address, HashEmbedder())
+    assert used.search("alpha", k=1, mode="dense")[0].passage.doc_id == "a"
+    for n in range(2):
+        build_index(write(corpus, a=f"gamma {n}", b=f"delta {n}"), address, HashEmbedder())
+    for index in (used, unused):
+        assert index.search("T b beta", k=1, mode="dense")[0].passage.text == "beta"
+    names = [collection.name for collection in connect(server).list_collections()]
+    assert len([name for name in names if name.startswith("drops")]) == 3  # the last, the one before, which is current
+
+
+def test_a_mirror_is_never_less_than_what_the_server_is_said_to_hold(server: str, tmp_path: Path, cache: Path) -> None:
+    address = f"{server}/short"
+    build_index(write(tmp_path / "c.jsonl", **{f"d{n}": f"word{n}" for n in range(40)}), address, HashEmbedder())
+    shutil.rmtree(cache)
+    [name] = [one.name for one in connect(server).list_collections() if one.name.startswith("short.")]
+    collection = connect(server).get_collection(name, embedding_function=None)
+    whole = collection.get(ids=["d7#0"], include=["metadatas", "documents", "embeddings"])
+    collection.delete(ids=["d7#0"])
+    with pytest.raises(ServerError, match="39 of 40 passages"):
+        open_index(address)
+    collection.add(**{key: whole[key] for key in ("ids", "metadatas", "documents", "embeddings")})
+    assert open_index(address).passage("d7#0").text == "word7"
+
+
+def test_of_two_processes_that_mirror_an_index_the_second_waits_and_reads_nothing_again(
+    server: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = f"{server}/both"
+    build_index(write(tmp_path / "c.jsonl", a="alpha"), address, HashEmbedder())
+    shutil.rmtree(cache)
+    read: list[Path] = []
+    original = ChromaServer._read_documents
+
+    def note(self: ChromaServer, generation: Path) -> object:
+        read.append(generation)
+        other = threading.Thread(target=lambda: found.append(open_index(address).passage("a#0").text))
+        others.append(other)
+        other.start()
+        while not caplog.records:  # until it waits
+            time.sleep(0.01)
+        return original(self, generation)
+
+    found: list[str] = []
+    others: list[threading.Thread] = []
+    monkeypatch.setattr(ChromaServer, "_read_documents", note)
+    assert open_index(address).passage("a#0").text == "alpha"
+    for other in others:
+        other.join()
+    assert (found, len(read)) == (["alpha"], 1)
+    assert "waiting for process" in caplog.text
+
+
+def test_a_server_that_goes_while_an_index_is_built_is_one_clear_line(tmp_path: Path, server: str) -> None:
+    address = f"{server}/stops"
+
+    class Dropping(HashEmbedder):
+        def embed_documents(self, texts: list[str]) -> Vectors:
+            for one in connect(server).list_collections():
+                if one.name.startswith("stops."):
+                    connect(server).delete_collection(one.name)
+            return super().embed_documents(texts)
+
+    with pytest.raises(ServerError, match="another build has replaced it"):
+        build_index(write(tmp_path / "c.jsonl", a="alpha"), address, Dropping())
+
+
 def test_errors_are_one_clear_line(server: str, tmp_path: Path) -> None:
     with pytest.raises(IndexNotFound, match="no such collection"):
         open_index(f"{server}/none")
@@ -121,10 +202,7 @@ def test_errors_are_one_clear_line(server: str, tmp_path: Path) -> None:
 
 
 def test_a_collection_of_somebody_else_is_no_index(server: str) -> None:
-    import chromadb
-
-    host, port = server.removeprefix("http://").split(":")
-    chromadb.HttpClient(host, int(port)).create_collection("foreign", embedding_function=None)
+    connect(server).create_collection("foreign", embedding_function=None)
     with pytest.raises(IndexNotFound, match="no index of this project"):
         open_index(f"{server}/foreign")
 
@@ -132,7 +210,6 @@ def test_a_collection_of_somebody_else_is_no_index(server: str) -> None:
 def test_token_tenant_and_database_reach_the_server(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import chromadb
     from chromadb.config import Settings
 
     host, port = server.removeprefix("http://").split(":")
