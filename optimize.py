@@ -4,7 +4,7 @@ import argparse
 import math
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -95,8 +95,10 @@ def run(args: argparse.Namespace) -> int:
             tracked.rename(f"{name} · refused")
             return 1
         facts |= {"stopped_at_budget": compiled.stopped_at_budget, "stopped_by": compiled.stopped_by}
+        programs = {"seed": setup.program, "compiled": compiled.program} | champion
         with hold_lock(RUNS_DIR / "compile", "measurement", wait=note):
-            return finish(setup, {"seed": setup.program, "compiled": compiled.program} | champion, facts, tracked, name)
+            say_all = finish(setup, programs, facts, tracked, name)
+    return say_all()  # when all is logged: whoever reads it may have gone
 
 
 def describe(setup: Setup) -> dict[str, Any]:
@@ -292,8 +294,8 @@ def prune(setup: Setup, compiled: "Compiled", budget: "Budget") -> "Compiled":
 
 def finish(
     setup: Setup, programs: Mapping[str, "NaiveRAG"], facts: dict[str, Any], tracked: "TrackedRun", name: str
-) -> int:
-    """Measure all programs, give the verdict, export the compiled one, log and print everything."""
+) -> Callable[[], int]:
+    """Measure all programs, give the verdict, export the compiled one, log everything; returns what prints it."""
     from programs.changes import write_changes
     from programs.decisions import thresholds_of
     from programs.export import choose_place, save_export
@@ -323,9 +325,13 @@ def finish(
     tracked.log_tags({"gate": verdict})
     tracked.register(facts["model"], out, {"gate": verdict}, champion=verdict == "promote")
     tracked.rename(f"{name} · {facts['seed_score']:.2f} → {facts['compiled_score']:.2f}")
-    show(results, roles)
-    sys.stdout.write(told + (say(result) if result else "") + closing(args, out))
-    return 1 if result and result.verdict == "reject" else 0
+
+    def say_all() -> int:
+        show(results, roles)
+        sys.stdout.write(told + (say(result) if result else "") + closing(args, out))
+        return 1 if verdict == "reject" else 0
+
+    return say_all
 
 
 def measure(which: str, program: "NaiveRAG", cases: list["Case"], args: argparse.Namespace) -> list["CaseResult"]:
@@ -344,7 +350,9 @@ def decide(setup: Setup, results: Mapping[str, list["CaseResult"]], program: "Na
     from trainsets.gate import gate, parse_limits
     from trainsets.leaks import find_leaks
 
-    leaks = [f"{leak.case_id}: {leak.what}" for leak in find_leaks(prompt_texts(program), setup.splits.held_out)]
+    splits = setup.splits
+    found = find_leaks(prompt_texts(program), splits.held_out, [*splits.train, *splits.val])
+    leaks = [f"{leak.case_id}: {leak.what}" for leak in found]
     baselines = {which: results[which] for which in ("champion", "seed") if which in results}
     return gate(results["compiled"], baselines, parse_limits(setup.args.gate_limit), leaks)
 

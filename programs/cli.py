@@ -155,10 +155,16 @@ def run_guarded(run: Callable[[], int]) -> int:
     """Run a command; a known error becomes one line on stderr.
 
     Returns:
-        What `run` returns; 2 after a known error, 130 after Ctrl-C. An unknown error is a defect and goes up.
+        What `run` returns; 2 after a known error, 130 after Ctrl-C, 0 where the reader of our output, such as `head`,
+        has gone. An unknown error is a defect and goes up.
     """
     try:
-        return run()
+        code = run()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains at its end
+        return 0
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted; what is finished is kept, repeat the command to go on\n")
         return 130
@@ -187,6 +193,11 @@ def note(text: str) -> None:
     """Write a line of progress to stderr."""
     sys.stderr.write(printable(text) + "\n")
     sys.stderr.flush()
+
+
+def in_minutes(seconds: float) -> str:
+    """Return a time as minutes and seconds, such as 1:05."""
+    return "{}:{:02}".format(*divmod(round(seconds), 60))
 
 
 @contextmanager
@@ -228,7 +239,7 @@ def _plain_progress(title: str, total: int) -> Callable[[str], None]:
         nonlocal done
         done += 1
         left = (time.monotonic() - began) / done * (total - done)
-        note(f"{title} {done}/{total} · {left // 60:.0f}:{left % 60:02.0f} left · {remark}")
+        note(f"{title} {done}/{total} · {in_minutes(left)} left · {remark}")
 
     return step
 

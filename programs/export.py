@@ -2,11 +2,13 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, Literal, get_args
 
 import dspy
@@ -292,12 +294,17 @@ def check_target(folder: Path) -> None:
     Raises:
         ProgramStateError: Something else than an export, or an export with other files in it, is there.
         NotADirectoryError: A part of the path is a file.
+        OSError: It can't be written.
     """
     parent = next(one for one in folder.absolute().parents if one.exists())
     if not parent.is_dir():
         raise NotADirectoryError(f"{folder}: {parent} is a file; choose another place with --out")
     for place in (folder, *(choose_place(folder, verdict, str(folder)) for verdict in ("keep", "reject"))):
         _check_place(place)
+    try:
+        os.rmdir(mkdtemp(dir=parent, prefix=f".{folder.name}-"))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from None
 
 
 def _check_place(folder: Path) -> None:

@@ -332,14 +332,19 @@ def use_cache(roles: Roles, generation: int = 0) -> None:
     """Point DSPy's cache at one folder per endpoint and model; plain data only, never a pickled object.
 
     Raises:
-        AnswerCacheError: The folder holds a database that is broken.
+        AnswerCacheError: The folder can't be written, or holds a database that is broken.
     """
     models = dict.fromkeys(_cache_name(lm) for lm in (roles.decision, roles.answer))
     name = "+".join(models) + (f"-again-{generation}" if generation else "")
     folder = cache_dir() / "answers" / name
-    folder.mkdir(parents=True, exist_ok=True)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         dspy.configure_cache(disk_cache_dir=str(folder), disk_size_limit_bytes=_CACHE_BYTES, restrict_pickle=True)
+    except (OSError, sqlite3.OperationalError) as error:  # what is there is whole: the disk is full, or read-only
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise AnswerCacheError(
+            f"no LM answers can be kept in {folder}: {reason}; set COMPILED_RAG_CACHE to a folder that can be written"
+        ) from error
     except sqlite3.DatabaseError as error:
         raise AnswerCacheError(f"LM answers in {folder}: {error}; remove the folder to ask the LM anew") from error
 

@@ -123,9 +123,9 @@ class Subject(Generic[Item]):
 
     Attributes:
         stages: Its optimizers, in order.
-        program: The seed program.
+        program: What the optimizers start from: the seed program, or with `--step-demos` that with its demos.
         cases: Train cases in the order in which they are probed.
-        run: Runs the seed program on a case, with the LMs that are bound.
+        run: Runs that program on a case, with the LMs that are bound.
         n_probes: How many cases are probed at least; 0 for none. A call budget is not spent on more than about a tenth.
         n_measured: How many runs of seed and compiled programs the comparison at the end takes.
         least_dev: How many dev cases the gate wants.
@@ -143,6 +143,16 @@ class Subject(Generic[Item]):
     n_measured: tuple[int, int] = (0, 0)
     least_dev: int = 0
     n_threads: int = 1
+
+    @property
+    def starts_from_demos(self) -> bool:
+        """Whether the program that is probed has demos, made of gold evidence, before any optimizer."""
+        return any(predictor.demos for predictor in self.program.predictors())
+
+    @property
+    def who(self) -> str:
+        """What the program that is probed is called."""
+        return "the seed program" + " with its step demos" * self.starts_from_demos
 
     @property
     def asked(self) -> list[tuple[str, MeteredLM, dspy.Predict]]:
@@ -196,8 +206,8 @@ def _check_probes(subject: Subject[Any]) -> list[Check]:
     if not runs:
         return [Check("probe", "note", "no case was run, so headroom and cost are not known")]
     teaching, who = _runs_of_the_teacher(subject, runs)
-    checks = [check_headroom(runs)]
-    stages = [] if any(predictor.demos for predictor in subject.program.predictors()) else subject.stages
+    checks = [check_headroom(runs, subject.who, is_all=not subject.starts_from_demos)]
+    stages = [] if subject.starts_from_demos else subject.stages
     checks.append(check_bootstrap(teaching, len(subject.cases), stages, who))
     checks += [check_decided(runs, subject.task.n_train)] if _FITS_THRESHOLDS in subject.stages else []
     if not any(one.usage.cached_calls for one in runs):  # else this was asked before
@@ -208,7 +218,7 @@ def _check_probes(subject: Subject[Any]) -> list[Check]:
 
 def _runs_of_the_teacher(subject: Subject[Any], runs: Sequence[ProbeRun]) -> tuple[Sequence[ProbeRun], str]:
     if subject.lms.teacher is None:
-        return runs, "the seed program"
+        return runs, subject.who
     with dspy.context(lm=subject.lms.teacher, decision_lm=subject.lms.teacher, trace=[]):
         taught = probe(subject.run, subject.cases, 1, stop=lambda seen: any(one.passed for one in seen))
     return taught, subject.lms.teacher.label
@@ -243,12 +253,16 @@ def check_lm(what: str, lm: MeteredLM, predictor: dspy.Predict) -> Check:
     return Check(what, "hopeless", f"{lm.label} gives no JSON with {fields}, but: {unreadable[:80]}")
 
 
-def check_headroom(runs: Sequence[ProbeRun]) -> Check:
-    """Check that the seed program leaves something to win."""
+def check_headroom(runs: Sequence[ProbeRun], who: str = "the seed program", *, is_all: bool = True) -> Check:
+    """Check that there is something to win; `is_all` tells that nothing is won yet, as by step demos."""
     n_passed = sum(one.passed for one in runs)
-    text = f"the seed program passes {n_passed} of {len(runs)} train cases"
+    text = f"{who} passes {n_passed} of {len(runs)} train cases"
     if n_passed < len(runs):
         return Check("headroom", "ok", text)
+    if not is_all:
+        return Check(
+            "headroom", "doubt", f"{text}: little is left to win; what the demos brought shows on the dev cases"
+        )
     if len(runs) < MOST_PROBED:
         return Check("headroom", "doubt", f"{text}: little to win")
     causes = (

@@ -117,7 +117,8 @@ def run_diff(args: argparse.Namespace) -> int:
 
 
 def _by_predictor(prompts: str) -> dict[str, str]:
-    """Return the parts of a `prompts.md`, by the name that stands in the heading of each."""
+    """Return the parts of a `prompts.md`, by the name that stands in the heading of each; what changed comes last."""
+    prompts = re.split(r"^# What compiling changed$", prompts, maxsplit=1, flags=re.MULTILINE)[0].rstrip()
     parts = re.split(r"^## (\w+) (?=\(\d+ demos\)$)", prompts, flags=re.MULTILINE)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
@@ -153,12 +154,14 @@ def run_log(args: argparse.Namespace) -> int:
     """Log what waits beside an export; without any, register the export as a version with a run of its own."""
     from programs.tracking.journal import pending_folders, read_pending
     from programs.tracking.runs import log_later
+    from retrievers.locks import FolderBusy, hold_lock
 
     waiting = pending_folders(args.export)
     for folder in waiting:
-        pending = read_pending(folder)
-        log_later(args.tracking_uri, pending)
-        shutil.rmtree(folder)
+        with hold_lock(folder, "log", FolderBusy):
+            pending = read_pending(folder)
+            log_later(args.tracking_uri, pending)
+            shutil.rmtree(folder)
         sys.stdout.write(f"logged: {pending.name}\n")
     if not waiting:
         sys.stdout.write(f"registered: {log_export(args.tracking_uri, args.export, args.model)}\n")

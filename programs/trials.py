@@ -11,6 +11,7 @@ import dspy
 from dspy.utils.callback import BaseCallback
 
 from programs.budget import Budget
+from programs.cli import in_minutes
 from programs.export import render_prompts
 from programs.journal import Journal, Trial
 from programs.rag import NaiveRAG
@@ -34,7 +35,7 @@ class Standing:
         if trial.cost_usd:
             parts.append(f"${trial.cost_usd:.2f}")
         if (left := self.seconds_left) is not None:
-            parts.append(f"about {left // 60:.0f}:{left % 60:02.0f} left")
+            parts.append(f"about {in_minutes(left)} left")
         return " · ".join(parts)
 
 

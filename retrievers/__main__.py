@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,12 +23,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code: 0 done, 1 no hits or a finding, 2 a usage or input error, 130 Ctrl-C."""
     args = _make_parser().parse_args(argv)
     try:
-        return int(args.run(args))
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         print("interrupted; repeating the command goes on", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output, such as `head`, has gone
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains at its end
         return 0
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         if not _is_known(error):

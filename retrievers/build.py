@@ -1,13 +1,15 @@
 """A corpus to an index: read what changed, write a new generation beside the old one, switch."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from retrievers.balance import measure_dense_weights
-from retrievers.dense import ChromaFolder, DenseHome
+from retrievers.dense import DISK_ERRORS, ChromaFolder, DenseHome
 from retrievers.documents import READER_VERSION, CorpusError, Reading, Skip, hash_document, list_files, read_file
 from retrievers.embedders import MULTILINGUAL, Embedder, load_embedder, read_max_tokens
 from retrievers.filling import Progress
@@ -50,6 +52,9 @@ _FRESH = "fresh"
 # Chroma's collection is edited in place of being filled anew while few of its records change.
 _EDIT_SHARE = 0.3
 _TOTAL_EDIT_SHARE = 0.5
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class BuildError(ValueError):
@@ -97,7 +102,8 @@ def build_index(
     Raises:
         CorpusError: The corpus is missing, empty or broken; nothing was written.
         EmbedderError: The embedder cannot be loaded; nothing was written.
-        BuildError: Documents of other corpora cannot be taken over, because they would be split differently.
+        BuildError: Documents of other corpora cannot be taken over, because they would be split differently; or the
+            index can't be written.
         IndexBusy: Another process is writing this index.
         FileExistsError: `path` is a folder of something else.
     """
@@ -161,6 +167,23 @@ def delete_documents(
         return write_index(folder, entries, recipe, old, progress or (lambda *_: None), stamps={}, home=home)[0]
 
 
+def _in_one_error(write: Callable[Concatenate[Path, P], R]) -> Callable[Concatenate[Path, P], R]:
+    """Say in one way what the parts of an index raise where it can't be written, as on a full disk."""
+
+    @wraps(write)
+    def guard(path: Path, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return write(path, *args, **kwargs)
+        except (*DISK_ERRORS, OSError) as error:
+            if isinstance(error, OSError) and (error.errno is None or error.filename is not None):
+                raise  # one of ours, or it says which file
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise BuildError(f"{path}: the index can't be written: {reason}; repeat the command to go on") from error
+
+    return guard
+
+
+@_in_one_error
 def write_index(
     path: Path,
     entries: Sequence[Entry],
@@ -190,6 +213,9 @@ def write_index(
 
     Returns:
         The manifest, the old one when nothing changed; and how many passages were embedded.
+
+    Raises:
+        BuildError: The disk is full, or can't be written for another reason.
     """
     schema = infer_schema(entry.stored.raw for entry in entries)
     version = hash_corpus((entry.stored.doc_id, entry.stored.hash) for entry in entries)

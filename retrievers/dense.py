@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import sqlite3
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import chromadb
 import httpx
 import numpy as np
+from chromadb.api.shared_system_client import SharedSystemClient
 from chromadb.config import Settings
-from chromadb.errors import ChromaError, NotFoundError
+from chromadb.errors import ChromaError, InternalError, NotFoundError
 
 from retrievers.embedders import Vectors
 from retrievers.records import Passage, Scalar
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from retrievers.store import StoredDocument
 
 COLLECTION = "passages"
+# What Chroma and SQLite raise where a disk is full, or can't be written for another reason.
+DISK_ERRORS = (InternalError, sqlite3.OperationalError)
 # How many neighbours approximate search looks at: twice the candidates that hybrid search asks for.
 _EF_SEARCH = 200
 # Chroma keeps what it was sent since it last wrote its graph in a log, and inserts that again whenever it is opened:
@@ -219,19 +223,29 @@ class ChromaFolder:
 
         Raises:
             PermissionError: The folder may only be read; Chroma writes even when it only searches.
+            OSError: The disk is full.
         """
         folder = generation / "chroma"
         if folder.exists() and not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, "Chroma needs to write here", str(folder))
-        client = chromadb.PersistentClient(str(generation / "chroma"), settings=_make_settings())
         threshold = _SYNC_ALWAYS if n_expected <= _MANY else n_expected // _N_SYNCS
-        return DenseIndex(client, owns_client=True, sync_threshold=threshold)
+        try:
+            client = chromadb.PersistentClient(str(folder), settings=_make_settings())
+            return DenseIndex(client, owns_client=True, sync_threshold=threshold)
+        except InternalError as error:
+            # Chroma would hand out what is left of it to whoever opens the folder next.
+            SharedSystemClient._identifier_to_system.pop(str(folder), None)
+            if "disk is full" in str(error):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
+            raise
 
     def find(self, generation: Path) -> DenseIndex | None:
-        """Open a generation's collection to search it; None where the folder may only be read."""
+        """Open a generation's collection to search it; None where the folder may only be read or the disk is full."""
         try:
             return self.open(generation)
-        except PermissionError:
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.ENOSPC):
+                raise
             return None
 
     def settle(self, generation: Path, dense: DenseIndex) -> DenseIndex:

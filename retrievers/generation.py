@@ -140,13 +140,15 @@ class GenerationWriter:
         self._folder = folder
         same_tokens = old is not None and not anew and old.manifest.tokenizer == recipe.tokenizer.fingerprint
         self._old_tokens = TokenFile(old.folder / "lexical") if old is not None and same_tokens else None
-        self._store = Store(folder / "store.sqlite", writable=True)
-        n_rows = self._store.n_passages
-        inherit = old.folder / "lexical" if old is not None and same_tokens and not n_rows else None
-        self._vectors = VectorWriter(folder / "vectors.f32", dimension, n_rows)
-        self._lexical = LexicalWriter(folder / "lexical", n_rows, inherit)
         before = old.store if old is not None else None
-        self._collection = CollectionWriter(folder, home, self._store, before, schema, n_expected)
+        with ExitStack() as opened:
+            self._store = opened.enter_context(closing(Store(folder / "store.sqlite", writable=True)))
+            n_rows = self._store.n_passages
+            inherit = old.folder / "lexical" if old is not None and same_tokens and not n_rows else None
+            self._vectors = opened.enter_context(closing(VectorWriter(folder / "vectors.f32", dimension, n_rows)))
+            self._lexical = opened.enter_context(closing(LexicalWriter(folder / "lexical", n_rows, inherit)))
+            self._collection = CollectionWriter(folder, home, self._store, before, schema, n_expected)
+            opened.pop_all()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="index-writer")
         self._written: Future[None] | None = None
         self.n_embedded = 0

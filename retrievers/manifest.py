@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from pathlib import Path
+from shlex import quote
 
 from pydantic import TypeAdapter
 
@@ -76,7 +77,7 @@ def find_generation(path: Path) -> Path:
         name = (path / _CURRENT).read_text(encoding="utf-8").strip()
     except (FileNotFoundError, NotADirectoryError):
         raise IndexNotFound(
-            f"{path}: no index here; build one with: python -m retrievers build CORPUS --index {path}"
+            f"{path}: no index here; build one with: python -m retrievers build CORPUS --index {quote(str(path))}"
         ) from None
     return path / name
 

@@ -8,6 +8,7 @@ import tempfile
 import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,9 @@ class Tokenizer:
 
         jieba.setLogLevel(logging.CRITICAL)
         segmenter = jieba.Tokenizer()
-        segmenter.tmp_dir = str(_cache_folder())
-        segmenter.initialize()
+        with _cache_folder() as folder:
+            segmenter.tmp_dir = str(folder)
+            segmenter.initialize()
         for word in self.words:
             segmenter.add_word(word)
         return segmenter
@@ -144,15 +146,19 @@ def _cut_word(chunk: str) -> Iterator[str]:
         yield from parts
 
 
-def _cache_folder() -> Path:
+@contextmanager
+def _cache_folder() -> Iterator[Path]:
     """Keep jieba's parsed dictionary in a folder of the user's own: it is read back with `marshal`.
 
-    jieba writes a temporary file beside it and renames it, so two processes may load at once.
+    jieba writes a temporary file beside it and renames it, so two processes may load at once. Where no such folder can
+    be made, it is parsed anew by each process, and nothing is left behind.
     """
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     folder = base / "compiled-rag" / "jieba"
-    try:
+    with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="jieba-"))
-    return folder
+    if folder.is_dir():
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="jieba-") as scratch:
+        yield Path(scratch)

@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import resource
 import sqlite3
 import subprocess
 import sys
@@ -397,21 +398,29 @@ def test_a_read_only_folder_is_one_clear_error(tmp_path: Path) -> None:
         build_index(write_corpus(tmp_path / "c.jsonl", a="x"), tmp_path / "ro" / "i", HashEmbedder())
 
 
-def test_a_full_disk_leaves_the_old_index_and_a_repeat_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("n_bytes", [8_000, 100_000], ids=["the first file", "Chroma's"])
+def test_a_full_disk_is_one_error_leaves_the_old_index_and_a_repeat_goes_on(tmp_path: Path, n_bytes: int) -> None:
     build_index(write_corpus(tmp_path / "c.jsonl", a="alpha"), tmp_path / "i", HashEmbedder())
-    original = VectorWriter.append
+    corpus = write_corpus(tmp_path / "c.jsonl", b="beta")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))  # larger files can't be written
+    try:
+        with pytest.raises(BuildError, match=r"/i: the index can't be written: .*; repeat the command to go on"):
+            build_index(corpus, tmp_path / "i", HashEmbedder())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert doc_ids(open_index(tmp_path / "i", HashEmbedder())) == {"a"}
+    build_index(corpus, tmp_path / "i", HashEmbedder())
+    assert doc_ids(open_index(tmp_path / "i", HashEmbedder())) == {"b"}
 
+
+def test_what_does_not_say_its_file_is_told_with_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: VectorWriter, vectors: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(VectorWriter, "append", fail)
-    corpus = write_corpus(tmp_path / "c.jsonl", b="beta")
-    with pytest.raises(OSError, match="No space left"):
-        build_index(corpus, tmp_path / "i", HashEmbedder())
-    assert doc_ids(open_index(tmp_path / "i", HashEmbedder())) == {"a"}
-    monkeypatch.setattr(VectorWriter, "append", original)
-    build_index(corpus, tmp_path / "i", HashEmbedder())
-    assert doc_ids(open_index(tmp_path / "i", HashEmbedder())) == {"b"}
+    with pytest.raises(BuildError, match=r"/i: the index can't be written: No space left on device; repeat"):
+        build_index(write_corpus(tmp_path / "c.jsonl", a="alpha"), tmp_path / "i", HashEmbedder())
 
 
 def test_tables_are_kept_for_sql_and_taken_over_when_their_file_did_not_change(tmp_path: Path) -> None:

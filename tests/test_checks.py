@@ -126,6 +126,15 @@ def test_the_same_question_in_other_words_is_a_near_duplicate_unless_it_names_an
     assert not list(near_duplicates([one, ask("2", "Who repairs E-1024 in Oslo?")]))
 
 
+def test_questions_of_one_pattern_that_rest_on_other_facts_ask_for_other_things() -> None:
+    pump = ask("1", "After how many hours is the pump exchanged?", answer=["2,800 h"], gold_ids=["pump.md#0"])
+    fan = ask("2", "After how many hours is the fan exchanged?", answer=["900 h"], gold_ids=["fan.md"])
+    assert not list(near_duplicates([pump, fan]))
+    assert check_leaks({"train": [pump], "dev": [fan]}) == []
+    for same in ({"gold_ids": ("pump.md#3",)}, {"answer": ("2,800 H",)}, {"gold_ids": ()}, {"question": pump.question}):
+        assert list(near_duplicates([pump, fan.model_copy(update=same)]))
+
+
 @given(st.lists(st.lists(st.sampled_from("abcdefgh12"), min_size=1, max_size=7), max_size=12))
 def test_the_shortcut_finds_the_pairs_that_comparing_all_would_find(questions: list[list[str]]) -> None:
     cases = [ask(str(i), " ".join(words)) for i, words in enumerate(questions)]

@@ -1,4 +1,5 @@
 import argparse
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -81,6 +82,16 @@ def test_an_interrupt_is_130_and_says_what_is_kept(capsys: pytest.CaptureFixture
     assert "repeat the command to go on" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("n", [1, 100_000], ids=["at the end", "while it is written"])
+def test_a_reader_that_has_gone_is_no_error(n: int) -> None:
+    code = f"from programs.cli import run_guarded; exit(run_guarded(lambda: print('line' * {n}) or 1))"
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_exit_code_of_a_command_is_its_own() -> None:
     assert [run_guarded(lambda code=code: code) for code in (0, 1)] == [0, 1]
 
@@ -115,6 +126,10 @@ def test_progress_without_a_terminal_is_a_line_a_step_on_stderr(capsys: pytest.C
     lines = captured.err.splitlines()
     assert [line.split(" · ")[0] for line in lines] == [f"evaluating [x] {n}/3" for n in (1, 2, 3)]
     assert lines[2].endswith("0:00 left · score 0.2")
+
+
+def test_a_time_has_no_sixty_seconds() -> None:
+    assert [*map(cli.in_minutes, (0.4, 59.4, 59.7, 119.7, 3600))] == ["0:00", "0:59", "1:00", "2:00", "60:00"]
 
 
 def test_progress_on_a_terminal_shows_names_as_they_are(

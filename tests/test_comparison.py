@@ -19,11 +19,12 @@ from trainsets.results import CaseResult
     ("ours", "theirs", "verdict"),
     [
         (
-            (1.0,) * 10,
-            (0.0,) * 10,
-            "new − old: +1.000, 95 % interval +1.000 … +1.000 (paired bootstrap, 10 cases) → new is better",
+            (1.0,) * 20,
+            (0.0,) * 20,
+            "new − old: +1.000, 95 % interval +1.000 … +1.000 (paired bootstrap, 20 cases) → new is better",
         ),
-        ((0.0,) * 10, (1.0,) * 10, "new is WORSE"),
+        ((0.0,) * 20, (1.0,) * 20, "new is WORSE"),
+        ((1.0,) * 19, (0.0,) * 19, "19 cases) → new is better here, but fewer than 20 cases prove nothing"),
         ((1.0, 0.0) * 5, (0.0, 1.0) * 5, "no difference is proven"),
         ((1.0,) * 3 + (None,), (0.0, None, 0.0, 0.0), "(paired bootstrap, 2 cases; 2 left out)"),
         ((None, 1.0), (1.0, None), "new against old: no case was scored in both"),

@@ -325,6 +325,9 @@ def test_a_place_that_is_or_lies_under_a_file_is_refused(tmp_path: Path) -> None
     (tmp_path / "empty").mkdir()
     check_target(tmp_path / "empty")
     assert not (tmp_path / "new").exists()
+    assert [path.name for path in (tmp_path / "empty").iterdir()] == []
+    with pytest.raises(OSError, match="/proc/none/export"):  # a place that nobody can write
+        check_target(Path("/proc/none/export"))
 
 
 KILLED = """

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chromadb.errors import InternalError
 from fake_embedder import HashEmbedder
 
-from retrievers import IndexMismatch, IndexNotFound, build_index, open_index
+from retrievers import IndexMismatch, IndexNotFound, build_index, dense, open_index
 from retrievers.index import Index
 
 RECORDS = [
@@ -55,6 +56,17 @@ def test_ranks_count_from_one_and_scores_fall(index: Index, mode) -> None:
     assert [hit.rank for hit in hits] == list(range(1, len(hits) + 1))
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     assert len({hit.passage.passage_id for hit in hits}) == len(hits) > 1
+
+
+def test_where_the_disk_is_full_dense_search_does_without_chroma(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise InternalError("error returned from database: (code: 13) database or disk is full")
+
+    monkeypatch.setattr(dense.chromadb, "PersistentClient", refuse)
+    there = open_index(index.path, HashEmbedder())
+    assert there.search("gears", mode="dense") == index.search("gears", mode="dense", exact=True)
+    with pytest.raises(OSError, match="No space left on device"):
+        dense.ChromaFolder().open(index.path / "g000009")
 
 
 def test_no_match_is_an_empty_list(index: Index) -> None:

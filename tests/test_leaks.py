@@ -77,6 +77,17 @@ def test_a_follow_up_leaks_only_with_what_it_follows() -> None:
     assert leaks(whole, follow_up) == [("f", "its question stands in here")]
 
 
+def test_a_train_question_of_the_same_pattern_is_no_leak_where_it_asks_for_other_facts() -> None:
+    pump, fan, again = (
+        Case(id=id_, question=f"After how many hours is the {id_} exchanged?", answer=(answer,), gold_ids=(gold,))
+        for id_, answer, gold in (("pump", "2800 h", "p.md"), ("fan", "900 h", "f.md"), ("old fan", "900 h", "f.md"))
+    )
+    demo = {"answer demo 1": f"{pump.question}\n2800 h"}
+    assert find_leaks(demo, [fan], [pump]) == []
+    assert [one.what for one in find_leaks(demo, [fan])] == ["the same is asked in answer demo 1"]
+    assert find_leaks({"answer demo 1": again.question}, [fan], [pump, again])
+
+
 def test_the_place_is_named() -> None:
     texts = {"plan demo 1": "nothing", "answer instructions": CABLE.question}
     [finding] = find_leaks(texts, CASES)

@@ -204,6 +204,23 @@ def test_a_broken_cache_is_named_with_what_to_do(tmp_path: Path, monkeypatch: py
         pass
 
 
+def test_a_cache_that_cannot_be_written_is_not_to_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMPILED_RAG_CACHE", str(tmp_path / "cache"))
+    roles = make_roles("openai/test", api_base="http://127.0.0.1:1/v1")
+    with bind(roles):
+        pass
+    [folder] = (tmp_path / "cache" / "answers").iterdir()
+    (folder / "003" / "cache.db").unlink()
+    (folder / "003" / "cache.db").mkdir()  # no file can be opened there
+    expected = f"no LM answers can be kept in {folder}: unable to open database file; set COMPILED_RAG_CACHE"
+    with pytest.raises(AnswerCacheError, match=expected), bind(roles):
+        pass
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("COMPILED_RAG_CACHE", str(tmp_path / "file"))
+    with pytest.raises(AnswerCacheError, match="Not a directory; set COMPILED_RAG_CACHE"), bind(roles):
+        pass
+
+
 def test_what_is_cached_is_plain_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_serialization._RestrictedUnpickler, "find_class", _refuse_class)
     with ScriptedServer() as server:

@@ -241,7 +241,10 @@ WRONG: dict[str, Wrong] = {
         lambda w: ["--cases", with_a_broken_line(w, "dev", '{"id": "x", "question": "q"}')],
         r"x: .*neither",
     ),
-    "one question in two splits": (lambda w: ["--cases", with_a_leak(w)], r"train and dev are not apart"),
+    "one question in two splits": (
+        lambda w: ["--cases", with_a_leak(w)],
+        r"train and dev are not apart: \S+ asks .*; list",
+    ),
     "one case for mipro": (
         lambda w: ["--optimizer", "mipro", "--cases", last_train_cases(w, 1)],
         r"1 train cases to compile on, mipro needs 2 at least",

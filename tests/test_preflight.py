@@ -2,6 +2,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import dspy
 import pytest
 import tiny
 from scripted_server import ScriptedServer
@@ -247,6 +248,20 @@ def test_a_look_names_everything_and_runs_few_cases(tools: Tools) -> None:
     assert checks["headroom"].text == "the seed program passes 1 of 2 train cases"
     assert "LM calls" in checks["compile"].text
     assert " s" in checks["compile"].text
+
+
+def test_a_program_that_passes_everything_by_its_step_demos_is_not_refused(
+    server: ScriptedServer, tools: Tools
+) -> None:
+    passed = ProbeRun(True, "right", Usage(lm_calls=2), 4.0, "")
+    program = AgenticRAG(tools.retrievers)
+    all_passed: dict[str, Any] = {"program": program, "cases": CASES * 4, "run": lambda case: passed}
+    assert looked(subject(server, tools, **all_passed))["headroom"].level == "hopeless"
+    program.answer.demos = [dspy.Example(question="q", passages="p", answer="a", citations=[1])]
+    checks = looked(subject(server, tools, **all_passed))
+    assert checks["headroom"].level == "doubt"
+    assert checks["headroom"].text.startswith("the seed program with its step demos passes 20 of 20 train cases")
+    assert checks["demos"].text == "20 of 20 runs by the seed program with its step demos may become demos"
 
 
 def test_a_second_look_is_free_and_the_compile_meets_its_answers_in_the_cache(

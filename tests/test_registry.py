@@ -12,8 +12,13 @@ from compiled import compiled_export, record, write_records
 from mlflow.tracking import MlflowClient
 
 from programs.__main__ import main
+from programs.changes import changes_markdown
+from programs.export import render_prompts
+from programs.rag import AgenticRAG
+from programs.registry import _by_predictor
 from programs.tracking import track
 from programs.tracking.journal import pending_folders
+from retrievers.locks import hold_lock
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,14 @@ def test_a_diff_tells_facts_and_prompts_that_differ(ask: Callable[..., tuple[int
     assert ask("diff", "1", "1")[1] == ""
 
 
+def test_what_a_compile_changed_is_no_part_of_a_prompt() -> None:
+    prompts = render_prompts(AgenticRAG({}))
+    told = _by_predictor(f"{prompts}\n{changes_markdown([])}")
+    assert told == _by_predictor(prompts)
+    assert list(told) == ["answer", "check", "condense", "judge", "plan", "rewrite"]
+    assert "changed" not in told["rewrite"]
+
+
 def test_promote_and_rollback_move_the_champion(ask: Callable[..., tuple[int, str, str]]) -> None:
     assert ask("promote", "1")[:2] == (0, "champion: agentic-tiny 1, as models:/agentic-tiny@champion\n")
     assert ask("promote", "candidate")[0] == 0
@@ -140,7 +153,7 @@ def test_what_a_store_does_not_take_waits_beside_the_export_and_is_logged_later(
         tracked.register("agentic-tiny", export, {"gate": "pass"}, champion=True)
     said = capsys.readouterr().err
     assert "no such table" in said
-    assert f"log it later with: python -m programs log {export}\n" in said
+    assert f"log it later with: python -m programs log {export} --tracking-uri {store}\n" in said
     [waiting] = pending_folders(export)
     shutil.rmtree(export)  # what waits has copies of its files
     records.unlink()
@@ -232,13 +245,18 @@ def test_records_that_wait_and_were_edited_are_one_line_and_kept(
     assert waiting.is_dir()
 
 
-def test_a_second_run_that_waits_does_not_replace_the_first(store: str, tmp_path: Path) -> None:
+def test_a_second_run_that_waits_does_not_replace_the_first_and_one_process_logs_them(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("first", "second"):
         with track(store, "tests", name, keep=tmp_path / "export") as tracked:
             break_params(tmp_path)
             tracked.log_params({"a": 1})
         break_params(tmp_path, again=True)
     assert [folder.name for folder in pending_folders(tmp_path / "export")] == ["export.unlogged", "export.unlogged-2"]
+    with hold_lock(tmp_path / "export.unlogged"):  # as another process that logs it
+        assert main(["log", str(tmp_path / "export"), "--tracking-uri", store]) == 2
+    assert "is writing this log; wait for it" in capsys.readouterr().err
     assert main(["log", str(tmp_path / "export"), "--tracking-uri", store]) == 0
     assert [path.name for path in tmp_path.glob("*unlogged*")] == []
 

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,15 @@ def test_json_lines_hold_the_whole_passage(index: Path) -> None:
     done = run("search", "E-1024", "--index", index, "--json", "--mode", "keyword")
     [hit] = map(json.loads, done.stdout.splitlines())
     assert (hit["rank"], hit["passage_id"], hit["text"]) == (1, "a b#0", "Supply voltage too low.")
+
+
+def test_a_reader_that_has_gone_is_no_error(index: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "retrievers", "stats", "--index", str(index)]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_no_hit_is_exit_code_one(index: Path) -> None:

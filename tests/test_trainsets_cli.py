@@ -1,5 +1,6 @@
 """`python -m trainsets` as a process: what it prints, what it writes, how it exits."""
 
+import fcntl
 import json
 import subprocess
 import sys
@@ -7,6 +8,9 @@ from pathlib import Path
 
 import pytest
 from commands import heavy_imports_of_help
+from scripted_server import Request, ScriptedServer, prompt_of
+
+from trainsets.__main__ import main
 
 ROOT = Path(__file__).parents[1]
 
@@ -40,6 +44,23 @@ GOOD = {
 }
 
 
+DRAFTS = {
+    "24 V DC": ("What does the NX-220 run on?", "The supply is 24 V DC."),
+    "140 m": ("How far may a wire reach?", "The longest cable is 140 m."),
+}
+
+
+def draft_reply(request: Request) -> str:
+    answer = next(answer for answer in DRAFTS if answer in prompt_of(request))
+    question, evidence = DRAFTS[answer]
+    return json.dumps({"question": question, "answer": answer, "evidence": evidence})
+
+
+def find_reply(request: Request) -> str:
+    answer = next(answer for answer, (question, _) in DRAFTS.items() if question in prompt_of(request))
+    return json.dumps({"stated": True, "answer": answer})
+
+
 @pytest.mark.parametrize("command", [(), ("check",), ("stats",), ("split",), ("draft",), ("import",), ("report",)])
 def test_help_imports_nothing_that_takes_time(command: tuple[str, ...]) -> None:
     assert heavy_imports_of_help(["-m", "trainsets", *command]) == ""
@@ -65,6 +86,37 @@ def test_cases_that_are_not_there_and_an_lm_that_is_down_are_one_line(tmp_path: 
     assert (down.returncode, down.stdout, down.stderr.count("\n")) == (2, "", 1)
     assert "no answer from openai/test" in down.stderr
     assert not out.exists()
+
+
+def test_drafting_that_was_stopped_goes_on_at_no_cost_and_gives_the_whole_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = lines(
+        tmp_path / "corpus.jsonl",
+        {"id": "a", "title": "NX-220", "text": "The supply is 24 V DC."},
+        {"id": "b", "title": "Cable", "text": "The longest cable is 140 m."},
+    )
+    out, part = tmp_path / "drafts.jsonl", tmp_path / "drafts.jsonl.part"
+    with ScriptedServer(replies={"question": draft_reply, "stated": find_reply}, dies_after=3) as server:
+        command = ["draft", str(corpus), "--out", str(out), "--n", "2", "--lm", "openai/test", "--api-base", server.url]
+        assert main(command) == 2
+        told = capsys.readouterr().err
+        assert f"1 of 2 drafts are in {part}; repeat the command to go on\nerror: " in told
+        assert (out.exists(), len(part.read_text().splitlines())) == (False, 1)
+        server.dies_after = None
+        with part.open() as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            assert main(command) == 2
+        assert "another process is drafting it" in capsys.readouterr().err
+        before = len(server.requests)
+        assert main(command) == 0
+        assert len(server.requests) - before == 3  # a word, and the two calls of the other draft
+    assert len(out.read_text().splitlines()) == 2
+    out.unlink()
+    with ScriptedServer() as server:  # nothing that it drafts stands in a passage
+        assert main([*command[:-1], server.url]) == 1
+    assert "0 of 2 drafts from 8 tries; nothing was written\n" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
 
 
 def test_every_bad_line_is_shown_and_the_good_ones_are_still_checked(tmp_path: Path) -> None:

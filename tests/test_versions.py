@@ -5,8 +5,10 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import mlflow
@@ -22,6 +24,7 @@ from scripted_server import ScriptedServer
 from programs.export import ProgramStateError, load_export, render_prompts
 from programs.lms import bind, make_roles
 from programs.load import Tools, load_program, open_tools
+from programs.tracking import versions
 from programs.tracking.stores import TrackingError, make_experiment
 from programs.tracking.versions import (
     PromotionError,
@@ -117,6 +120,35 @@ def test_champions_are_promoted_and_rolled_back_one_by_one(registry: Registry) -
     assert client.load_prompt(f"prompts:/{NAME}.answer@champion", cache_ttl_seconds=0).version == 1
     with pytest.raises(PromotionError, match=f"no version of {NAME} was champion before"):
         roll_back(registry.uri)
+
+
+def test_who_promotes_while_another_does_comes_after_it(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_alias, began, is_second_done = versions._set_alias, Event(), Event()
+
+    def set_late(*args: Any) -> None:
+        if not began.is_set():
+            began.set()
+            is_second_done.wait(0.5)  # it never is: the second one waits
+        set_alias(*args)
+
+    monkeypatch.setattr(versions, "_set_alias", set_late)
+    with ThreadPoolExecutor(1) as first:
+        first.submit(promote, registry.uri, find(registry.uri, "1"))
+        began.wait()
+        promote(registry.uri, find(registry.uri, "2"))
+        is_second_done.set()
+    assert find(registry.uri, "champion").number == 2
+    assert roll_back(registry.uri).number == 1
+
+
+def test_a_model_that_a_kill_left_without_a_version_has_none_to_go_back_to(registry: Registry) -> None:
+    client = MlflowClient(registry.uri)
+    client.create_registered_model("empty")
+    try:
+        with pytest.raises(PromotionError, match="no version of empty was champion before"):
+            roll_back(registry.uri, "empty")
+    finally:
+        client.delete_registered_model("empty")
 
 
 def test_what_the_gate_rejected_is_promoted_only_by_force(registry: Registry) -> None:

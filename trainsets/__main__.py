@@ -1,6 +1,7 @@
 """CLI: check, describe, split, draft and import gold sets; report evaluations."""
 
 import argparse
+import fcntl
 import json
 import sys
 from collections import Counter
@@ -8,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from programs.cli import in_one_line, show_table
+from programs.cli import UsageError, note, run_guarded, show_table
 
 if TYPE_CHECKING:
     from trainsets.cases import Case
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 Splits = Mapping[str, Sequence["Case"]]
 
 
-class UsageError(ValueError):
-    """A command that cannot be carried out as it was given."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
@@ -31,22 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 done; 1 the check found errors; 2 a usage or input error; 130 interrupted.
     """
     args = _make_parser().parse_args(argv)
-    try:
-        return int(args.run(args))
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except Exception as error:
-        if not _is_known(error):
-            raise
-        print(f"error: {in_one_line(error)}", file=sys.stderr)
-        return 2
-
-
-def _is_known(error: Exception) -> bool:
-    """Tell our own errors, the file system's and an LM's from bugs."""
-    ours = ("retrievers.", "trainsets.", "programs.", "__main__", "dspy.utils.exceptions")
-    return isinstance(error, OSError) or type(error).__module__.startswith(ours)
+    return run_guarded(lambda: int(args.run(args)))
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -226,28 +208,45 @@ def _run_draft(args: argparse.Namespace) -> int:
         raise UsageError(f"--n {args.n}: expected at least 1")
     _refuse_to_overwrite([args.out])
     documents = _read_texts(args.corpus)
-    import dspy
-
-    from programs.adapter import LeanJSONAdapter
-    from programs.lms import check, make_lm
+    from programs.lms import Roles, bind, check, make_lm
     from trainsets.cases import to_line
     from trainsets.drafting import DraftLog, draft_cases
 
     lm, notes, kept = make_lm(args.lm, args.api_base), DraftLog(), 0
     check(lm)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with dspy.context(lm=lm, adapter=LeanJSONAdapter()), _progress(args.n, notes) as advance:
-            for case in draft_cases(documents, args.n, args.seed, notes):
-                kept += 1
-                with args.out.open("a", encoding="utf-8") as file:
+    with _only_writer(args.out) as file:
+        try:
+            with bind(Roles(lm, lm)), _progress(args.n, notes) as advance:
+                for case in draft_cases(documents, args.n, args.seed, notes):
+                    kept += 1
                     file.write(to_line(case))
-                advance(f"{case.kind}: {case.question}")
-    finally:
-        for reason, count in notes.rejected.most_common():
-            print(f"rejected {count}: {reason}", file=sys.stderr)
-        print(f"{args.out}: {kept} of {args.n} drafts from {notes.n_tries} tries; read each one before you use it")
+                    file.flush()
+                    advance(f"{case.kind}: {case.question}")
+        except BaseException:
+            note(f"{kept} of {args.n} drafts are in {file.name}; repeat the command to go on")
+            raise
+        Path(file.name).rename(args.out) if kept else Path(file.name).unlink()
+    for reason, count in notes.rejected.most_common():
+        print(f"rejected {count}: {reason}", file=sys.stderr)
+    read = "read each one before you use it" if kept else "nothing was written"
+    print(f"{args.out}: {kept} of {args.n} drafts from {notes.n_tries} tries; {read}")
     return 0 if kept else 1
+
+
+@contextmanager
+def _only_writer(out: Path) -> Iterator[TextIO]:
+    """Open the file beside `out` that drafts are in until all are made; a repeat finds its LM answers in the cache."""
+    from trainsets.records import part_of
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with part_of(out).open("a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"{out}: another process is drafting it; wait for it, or name another file") from None
+        _refuse_to_overwrite([out])  # that process may have finished it just now
+        file.truncate(0)
+        yield file
 
 
 def _run_import(args: argparse.Namespace) -> int:

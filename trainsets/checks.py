@@ -79,6 +79,9 @@ def evidence_keys(case: Case) -> list[tuple[str, ...]]:
 def near_duplicates(cases: Sequence[Case]) -> Iterator[tuple[Case, Case]]:
     """Yield pairs that ask the same: the same ids and numbers, and most other tokens too.
 
+    Where one word differs, as the part of a manual that is asked about, and the answers and the documents that hold
+    them do too, other things are asked.
+
     A follow-up is compared with its history, because "and by quarter?" may follow anything. Two sets with a Jaccard
     above t share one of their rarest (1 - t) * n + 1 tokens, so only such pairs are compared.
 
@@ -91,10 +94,19 @@ def near_duplicates(cases: Sequence[Case]) -> Iterator[tuple[Case, Case]]:
         rarest = sorted(words, key=lambda word: (counts[word], word))
         prefix = rarest[: len(words) - ceil(NEAR_DUPLICATE * len(words)) + 1]
         for other in sorted({i for word in prefix for i in seen[word]}):
-            if ids == asked[other][2] and _jaccard(words, asked[other][1]) > NEAR_DUPLICATE:
-                yield asked[other][0], case
+            before, known, known_ids = asked[other]
+            if ids == known_ids and _jaccard(words, known) > NEAR_DUPLICATE:
+                if words == known or not rest_on_other_facts(before, case):
+                    yield before, case
         for word in prefix:
             seen[word].append(place)
+
+
+def rest_on_other_facts(one: Case, other: Case) -> bool:
+    """Tell whether two cases name evidence and answers, and share none of either."""
+    documents = [{doc_of(id_) for id_ in case.gold_ids} for case in (one, other)]
+    answers = [{" ".join(tokens(text)) for text in _accepted(case)} for case in (one, other)]
+    return all(all(pair) and pair[0].isdisjoint(pair[1]) for pair in (documents, answers))
 
 
 def _check_form(case: Case) -> Iterator[Finding]:

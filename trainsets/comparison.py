@@ -10,6 +10,9 @@ from trainsets.records import RecordError, Scored, scored_of
 from trainsets.results import CaseResult, cut, mean
 from trainsets.stats import Interval, McNemar, mcnemar, paired_bootstrap, stability
 
+MIN_CASES = 20
+"""Fewer pairs prove nothing, whatever their interval: a bootstrap of five cases is too sure of itself."""
+
 Pair = tuple[Scored, Scored]
 
 
@@ -119,10 +122,11 @@ def describe_interval(comparison: Comparison) -> str:
     name, other, interval = comparison.name, comparison.baseline, comparison.interval
     if interval is None:
         return f"{name} against {other}: no case was scored in both"
+    few = f" here, but fewer than {MIN_CASES} cases prove nothing" if comparison.n < MIN_CASES else ""
     if interval.low > 0:
-        verdict = f"{name} is better"
+        verdict = f"{name} is better{few}"
     elif interval.high < 0:
-        verdict = f"{name} is WORSE"
+        verdict = f"{name} is WORSE{few}"
     else:
         verdict = "no difference is proven"
     skipped = f"; {comparison.n_left_out} left out" if comparison.n_left_out else ""

@@ -56,7 +56,11 @@ def load_splits(
     """
     train, dev = load_cases(source, "train"), load_cases(source, "dev")
     if leaks := check_leaks({"train": train, "dev": dev}):
-        raise CaseError(f"{source}: train and dev are not apart: {leaks[0]}")
+        others = f", and {len(leaks) - 1} more" if len(leaks) > 1 else ""
+        raise CaseError(
+            f"{source}: train and dev are not apart: {leaks[0].case_id} {leaks[0].what}{others}; list them with "
+            "`python -m trainsets check`, or let `python -m trainsets split` make splits that are apart"
+        )
     check_scorable([*train, *dev])
     held_out = [*dev, *_cases_of_other_splits(source)]
     train = [case for case in train if case.kind != "chitchat"]  # no LM call, nothing to learn

@@ -5,7 +5,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log
+from math import fsum, log
 from typing import TypeVar
 
 import dspy
@@ -177,7 +177,7 @@ class _Drafter:
 
     def _nearest(self, question: str, but: str) -> list[str]:
         words = frozenset(tokens(question))
-        fit = {id_: sum(self.rarity[w] for w in words & held) for id_, held in self.words.items() if id_ != but}
+        fit = {id_: fsum(self.rarity[w] for w in words & held) for id_, held in self.words.items() if id_ != but}
         return sorted(fit, key=lambda id_: -fit[id_])[:_NEIGHBOURS]
 
 

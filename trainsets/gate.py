@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from trainsets.comparison import Comparison, compare_programs
+from trainsets.comparison import MIN_CASES, Comparison, compare_programs
 from trainsets.records import scored_of
 from trainsets.results import CaseResult, summarise
 from trainsets.stats import Interval
@@ -31,7 +31,7 @@ class Limits:
       multiples of the baseline's. Published compiles multiply input tokens by 2.4 to 4.1.
     """
 
-    min_cases: int = 20
+    min_cases: int = MIN_CASES
     min_slice: int = 10
     slice_margin: float = 0.1
     error_margin: float = 0.02

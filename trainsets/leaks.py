@@ -1,13 +1,13 @@
 """Do the prompts of a compiled program hold held-out gold: a question of dev or test, or its answer with it."""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from math import log
 
 from trainsets.answers import contains_answer, is_yes_or_no
 from trainsets.cases import Case
-from trainsets.checks import NEAR_DUPLICATE, Finding
+from trainsets.checks import NEAR_DUPLICATE, Finding, rest_on_other_facts
 from trainsets.normalize import facts, length_in_words, tokens
 
 TELLING_WORDS = 4
@@ -20,28 +20,30 @@ SHARED_WEIGHT = 0.5
 _SENTENCE = re.compile(r"(?:[.!?](?=\s)|[\n。！？；])+")
 
 
-def find_leaks(texts: Mapping[str, str], cases: Sequence[Case]) -> list[Finding]:
+def find_leaks(texts: Mapping[str, str], cases: Sequence[Case], shown: Sequence[Case] = ()) -> list[Finding]:
     """Find held-out cases that prompts give away.
 
     Args:
         texts: Where a text stands, such as `answer demo 2`, to the text. Passages belong to the corpus, which every
             program searches, so they are no leak and should be left out.
         cases: Cases that no optimizer may have seen.
+        shown: Cases that demos may be made of. Their questions may follow the pattern of a held-out one, as long as
+            they ask for other facts: "how often is the pump exchanged" is not "how often is the fan exchanged".
 
     Returns:
         One finding a case and place, in the order of the texts: the question stands there, the same is asked there in
         other words, or a sentence holds its answer together with most of what the question asks about.
     """
-    rarity = _rarity(cases)
+    rarity, asked = _rarity(cases), _by_sentence(shown)
     return [
         Finding("error", case.id, f"{what} in {where}")
         for where, text in texts.items()
         for case in cases
-        if (what := _leak(text, case, rarity))
+        if (what := _leak(text, case, rarity, asked))
     ]
 
 
-def _leak(text: str, case: Case, rarity: Mapping[str, float]) -> str:
+def _leak(text: str, case: Case, rarity: Mapping[str, float], asked: Mapping[str, Sequence[Case]]) -> str:
     if not all(_holds(text, turn.text) for turn in case.history):  # a follow-up means nothing without what it follows
         return ""
     question = tokens(case.question)
@@ -50,7 +52,8 @@ def _leak(text: str, case: Case, rarity: Mapping[str, float]) -> str:
         return "its question stands"
     for sentence in _sentences(text):
         if is_telling and _asks_the_same(sentence, case.question):
-            return "the same is asked"
+            if not any(rest_on_other_facts(one, case) for one in asked.get(_key(sentence), ())):
+                return "the same is asked"
         if _gives_away(sentence, case, rarity):
             return "its answer stands with what is asked"
     return ""
@@ -78,6 +81,18 @@ def _gives_away(sentence: str, case: Case, rarity: Mapping[str, float]) -> bool:
 
 def _sentences(text: str) -> Iterator[str]:
     yield from (sentence for part in _SENTENCE.split(text) if (sentence := part.strip()))
+
+
+def _by_sentence(cases: Sequence[Case]) -> dict[str, list[Case]]:
+    found: dict[str, list[Case]] = defaultdict(list)
+    for case in cases:
+        for sentence in _sentences(case.question):
+            found[_key(sentence)].append(case)
+    return found
+
+
+def _key(sentence: str) -> str:
+    return " ".join(tokens(sentence))
 
 
 def _rarity(cases: Sequence[Case]) -> dict[str, float]:

@@ -4,6 +4,7 @@ import difflib
 import hashlib
 import json
 import os
+import shlex
 import socket
 import sys
 import threading
@@ -19,6 +20,8 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunT
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+from programs.addresses import without_secrets
+from programs.cli import TRACKING_URI
 from programs.tracking.journal import Entry, Pending, write_pending
 from programs.tracking.provenance import case_set_name, describe_code, describe_environment, digest_of
 from programs.tracking.stores import STORE_ERRORS, make_experiment, one_error, tracking_error
@@ -376,7 +379,10 @@ def _finish(tracked: TrackedRun, tracking_uri: str, experiment: str, name: str, 
         if keep is None:
             raise failure from error
         kept = write_pending(keep, experiment, tracked.run_id, name, tracked.left)
-        sys.stderr.write(f"warning: {failure}\nnothing is lost: log it later with: python -m programs log {keep}\n")
+        store = shlex.quote(without_secrets(tracking_uri))
+        store = "" if tracking_uri == TRACKING_URI else f" --tracking-uri {store}"
+        later = f"python -m programs log {shlex.quote(str(keep))}{store}"
+        sys.stderr.write(f"warning: {failure}\nnothing is lost: log it later with: {later}\n")
         sys.stderr.write(f"(until then it waits in {keep.with_name(kept.name)})\n")
         _end_run("FINISHED")
 

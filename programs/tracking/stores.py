@@ -27,6 +27,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 STORE_ERRORS = (MlflowException, SQLAlchemyError, sqlite3.Error, RequestException, CommandError)
 _SQLITE = "sqlite:///"
+_ARTIFACTS = "mlartifacts"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,7 +60,7 @@ def find_experiment(tracking_uri: str, experiment: str) -> str:
     """Return the id of an experiment, made if it is new; the store that MLflow works on stays as it is."""
     client, folder = _connect(tracking_uri), None
     if tracking_uri.startswith(_SQLITE):
-        beside = Path(tracking_uri.removeprefix(_SQLITE)).parent / "mlartifacts"
+        beside = Path(tracking_uri.removeprefix(_SQLITE)).parent / _ARTIFACTS
         folder = (beside / experiment).resolve().as_uri()  # found there from wherever the UI is started
     if known := client.get_experiment_by_name(experiment):
         return str(known.experiment_id)
@@ -78,13 +79,29 @@ def _connect(tracking_uri: str) -> MlflowClient:
     if not tracking_uri.startswith(_SQLITE):
         return MlflowClient(tracking_uri)
     database = Path(tracking_uri.removeprefix(_SQLITE))
-    database.parent.mkdir(parents=True, exist_ok=True)
-    lock = os.open(database.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _locked(database.parent):
         with closing(sqlite3.connect(database)) as connection:  # MLflow would try for minutes to open what it can't
             connection.execute("PRAGMA schema_version")
         return MlflowClient(tracking_uri)
+
+
+@contextmanager
+def only_writer(tracking_uri: str) -> Iterator[None]:
+    """Be alone where several calls change a SQLite store together; a server has no such lock to ask for."""
+    if not tracking_uri.startswith(_SQLITE):
+        yield
+        return
+    with _locked(Path(tracking_uri.removeprefix(_SQLITE)).parent / _ARTIFACTS):
+        yield
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(lock)
 

@@ -23,7 +23,7 @@ from mlflow.types.schema import Array, Object, Property
 
 from programs.tracking.provenance import describe_code
 from programs.tracking.pyfunc import CONFIG
-from programs.tracking.stores import guarded
+from programs.tracking.stores import guarded, only_writer
 
 if TYPE_CHECKING:
     from programs.export import Manifest
@@ -106,20 +106,21 @@ def register(tracking_uri: str, name: str, export: Path, run_id: str, tags: Mapp
 
     client, manifest = MlflowClient(tracking_uri), read_manifest(export)
     program = load_export(export, {})
-    _make_model(client, name)
-    known = _same_export(client, name, manifest)
-    if known is None:
-        model_id = _log_model(export, manifest, run_id)
-        shown = _tags_of(manifest) | {key: str(value) for key, value in tags.items() if value is not None}
-        source = f"models:/{model_id}"
-        known = client.create_model_version(name, source, run_id, shown, description=_say(shown), model_id=model_id)
-    if _PROMPTS not in known.tags:
-        numbers = _register_prompts(client, name, program, f"version {known.version}", run_id)
-        listed = " ".join(f"{predictor}={number}" for predictor, number in numbers.items())
-        client.set_model_version_tag(name, known.version, _PROMPTS, listed)
-        registered = find(tracking_uri, str(known.version), name)
-        if registered.tags.get("gate") != _REJECTED:
-            _set_alias(client, registered, CANDIDATE)
+    with only_writer(tracking_uri):
+        _make_model(client, name)
+        known = _same_export(client, name, manifest)
+        if known is None:
+            model_id = _log_model(export, manifest, run_id)
+            shown = _tags_of(manifest) | {key: str(value) for key, value in tags.items() if value is not None}
+            source, about = f"models:/{model_id}", _say(shown)
+            known = client.create_model_version(name, source, run_id, shown, description=about, model_id=model_id)
+        if _PROMPTS not in known.tags:
+            numbers = _register_prompts(client, name, program, f"version {known.version}", run_id)
+            listed = " ".join(f"{predictor}={number}" for predictor, number in numbers.items())
+            client.set_model_version_tag(name, known.version, _PROMPTS, listed)
+            registered = find(tracking_uri, str(known.version), name)
+            if registered.tags.get("gate") != _REJECTED:
+                _set_alias(client, registered, CANDIDATE)
     return find(tracking_uri, str(known.version), name)
 
 
@@ -327,10 +328,11 @@ def promote(tracking_uri: str, version: Version, *, force: bool = False) -> Vers
     if version.tags.get("gate") == _REJECTED and not force:
         raise PromotionError(f"the gate rejected version {version.number}; promote it all the same with --force")
     client = MlflowClient(tracking_uri)
-    past = _past(client, version.name)
-    if not past or past[-1] != version.number:
-        client.set_registered_model_tag(version.name, _PAST, " ".join(map(str, [*past, version.number])))
-    _set_alias(client, version, CHAMPION)
+    with only_writer(tracking_uri):
+        past = _past(client, version.name)
+        if not past or past[-1] != version.number:
+            client.set_registered_model_tag(version.name, _PAST, " ".join(map(str, [*past, version.number])))
+        _set_alias(client, version, CHAMPION)
     return find(tracking_uri, str(version.number), version.name)
 
 
@@ -343,13 +345,14 @@ def roll_back(tracking_uri: str, name: str | None = None) -> Version:
         VersionNotFound: No such model.
     """
     client = MlflowClient(tracking_uri)
-    model = list_versions(tracking_uri, name)[0].name
-    past = _past(client, model)
-    if len(past) < 2:
-        raise PromotionError(f"no version of {model} was champion before; promote one with: promote VERSION")
-    before = find(tracking_uri, str(past[-2]), model)
-    _set_alias(client, before, CHAMPION)
-    client.set_registered_model_tag(model, _PAST, " ".join(map(str, past[:-1])))
+    model = _model(client, name).name
+    with only_writer(tracking_uri):
+        past = _past(client, model)
+        if len(past) < 2:
+            raise PromotionError(f"no version of {model} was champion before; promote one with: promote VERSION")
+        before = find(tracking_uri, str(past[-2]), model)
+        _set_alias(client, before, CHAMPION)
+        client.set_registered_model_tag(model, _PAST, " ".join(map(str, past[:-1])))
     return before
 
 
