@@ -34,6 +34,8 @@ def test_a_command_of_the_readme_has_the_flags_and_values_that_it_names(
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
     is_module = words[1] == "-m"
     monkeypatch.setattr(sys, "argv", list(words[2:] if is_module else words[1:]))
+    if is_module:  # another test may have imported it
+        monkeypatch.delitem(sys.modules, f"{words[2]}.__main__", raising=False)
     run, target = (runpy.run_module, words[2]) if is_module else (runpy.run_path, str(ROOT / words[1]))
     with pytest.raises(Taken):
         run(target, run_name="__main__")
