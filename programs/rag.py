@@ -252,10 +252,10 @@ class AgenticRAG(NaiveRAG):
         return finish(run, draft, "sufficient", evidence.verdict, citations, check)
 
     def _answer_unquoted(self, run: Run, evidence: Evidence, stop: StopReason) -> dspy.Prediction:
-        """Answer where the judge claims an answer again and quotes none, if the LM says so from its next token too."""
+        """Answer where the judge claims an answer, quotes none, and no search changes that, if the decider agrees."""
         draft = self._draft(run, replace(evidence, verdict="sufficient"))
         check, citations = self._check(run, draft, is_doubtful=True)
-        if draft.error or check.outcome != "holds":
+        if not draft.error and check.outcome != "holds":
             return abstain(run, stop, "insufficient", check=check)
         return finish(run, draft, "sufficient", "sufficient", citations, check)
 
@@ -296,6 +296,11 @@ class AgenticRAG(NaiveRAG):
     def _check(self, run: Run, draft: Draft, *, is_doubtful: bool = False) -> tuple[Check, tuple[Hit, ...]]:
         """Check an answer: by rule what a rule can tell, by the LM what is doubtful, if its threshold is above 0.
 
+        Args:
+            run: Where its question and bounds are.
+            draft: The answer; one that is none is not worth a call.
+            is_doubtful: Whether it stays doubtful where the rules would let it pass.
+
         Returns:
             What was made of it, and the passages that hold what it claims.
         """
@@ -303,7 +308,8 @@ class AgenticRAG(NaiveRAG):
         check = Check(finding.outcome, finding.reason, "rule")
         if is_doubtful and finding.outcome != "fails":
             check = Check("doubtful", "the judge quoted no words of a passage", "rule")
-        if check.outcome == "doubtful" and threshold_of(self.check, "supported") and run.affords(1):
+        is_asked = threshold_of(self.check, "supported") > 0 and not draft.error and run.affords(1)
+        if check.outcome == "doubtful" and is_asked:
             passages = format_passages(finding.citations or draft.context, run.question, run.bounds)
             check = _ask_check(self.check, check, passages=passages, question=run.question)
         return check, finding.citations

@@ -665,6 +665,11 @@ def test_an_answer_that_is_never_quoted_needs_a_decision(tools: Tools) -> None:
     repeated = rewritten("How long may the sync cable be?")  # nothing more is searched for
     script = Script(unquoted, repeated, answer("140 m"), UNREADABLE)
     assert ask(tools, script, "How long may the sync cable be?", lm_check=True).abstained
+    script = Script(unquoted, repeated, UNREADABLE)  # no answer: nothing to decide either, and the error is told
+    prediction = ask(tools, script, "How long may the sync cable be?", lm_check=True)
+    assert prediction.abstained
+    assert prediction.stop_reason == "error"
+    assert "unreadable LM output" in prediction.error
     script = Script(unquoted, repeated, answer("150 m"))  # stands in no passage: nothing is left to decide
     assert ask(tools, script, "How long may the sync cable be?", lm_check=True).abstained
 

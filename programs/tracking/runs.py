@@ -379,9 +379,9 @@ def _finish(tracked: TrackedRun, tracking_uri: str, experiment: str, name: str, 
         if keep is None:
             raise failure from error
         kept = write_pending(keep, experiment, tracked.run_id, name, tracked.left)
-        store = shlex.quote(without_secrets(tracking_uri))
-        store = "" if tracking_uri == TRACKING_URI else f" --tracking-uri {store}"
-        later = f"python -m programs log {shlex.quote(str(keep))}{store}"
+        later = f"python -m programs log {shlex.quote(str(keep))}"
+        if tracking_uri != TRACKING_URI:
+            later += f" --tracking-uri {shlex.quote(without_secrets(tracking_uri))}"
         sys.stderr.write(f"warning: {failure}\nnothing is lost: log it later with: {later}\n")
         sys.stderr.write(f"(until then it waits in {keep.with_name(kept.name)})\n")
         _end_run("FINISHED")
