@@ -1,19 +1,13 @@
 """One tokenizer for English and Chinese: words, ids kept whole, Chinese words by jieba."""
 
 import hashlib
-import logging
-import os
 import re
-import tempfile
 import unicodedata
-import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
-VERSION = "bilingual-1"
+VERSION = "bilingual-2"
 ID_WEIGHT = 3
 
 _FUNCTION_WORDS = frozenset(
@@ -72,7 +66,7 @@ class Tokenizer:
         return tokens
 
     def find(self, text: str, wanted: Iterable[str]) -> set[str]:
-        """Find which of the tokens `wanted` are tokens of `text`; what can't hold one is not cut, and jieba is slow."""
+        """Find which of the tokens `wanted` are tokens of `text`; what can't hold one is not cut."""
         sought, found = set(wanted), set[str]()
         for chunk in dict.fromkeys(_CHUNK.findall(_fold(text))):
             is_whole = chunk.isascii() and chunk.isalnum()
@@ -84,28 +78,23 @@ class Tokenizer:
     def _cut(self, chunk: str) -> Iterable[str]:
         if not _HAN_RUN.match(chunk):
             return _cut_word(chunk)
-        tokens: list[str] = [chunk] if len(chunk) == 1 else self._jieba.lcut_for_search(chunk)
+        tokens: list[str] = [chunk] if len(chunk) == 1 else self._jieba.cut_for_search(chunk)
         return tokens
 
     @cached_property
     def _jieba(self) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # jieba's invalid escapes and its use of pkg_resources
-            import jieba
+        """Load the dictionary: a quarter of a second, that a corpus without Chinese saves."""
+        import rjieba  # jieba in Rust: the same words in a tenth of the time
 
-        jieba.setLogLevel(logging.CRITICAL)
-        segmenter = jieba.Tokenizer()
-        with _cache_folder() as folder:
-            segmenter.tmp_dir = str(folder)
-            segmenter.initialize()
+        segmenter = rjieba.Jieba()
         for word in self.words:
-            segmenter.add_word(word)
+            segmenter.add_word(word, None, None)
         return segmenter
 
 
 @lru_cache(maxsize=8)
 def load_tokenizer(words: tuple[str, ...] = ()) -> Tokenizer:
-    """Share one tokenizer per custom dictionary: jieba's own takes most of a second to load."""
+    """Share one tokenizer per custom dictionary: its dictionary takes a quarter of a second to load."""
     return Tokenizer(words)
 
 
@@ -144,21 +133,3 @@ def _cut_word(chunk: str) -> Iterator[str]:
         yield from (part for part in parts if len(part) > 2 and part.isalpha())
     else:
         yield from parts
-
-
-@contextmanager
-def _cache_folder() -> Iterator[Path]:
-    """Keep jieba's parsed dictionary in a folder of the user's own: it is read back with `marshal`.
-
-    jieba writes a temporary file beside it and renames it, so two processes may load at once. Where no such folder can
-    be made, it is parsed anew by each process, and nothing is left behind.
-    """
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
-    folder = base / "compiled-rag" / "jieba"
-    with suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-    if folder.is_dir():
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="jieba-") as scratch:
-        yield Path(scratch)

