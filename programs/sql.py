@@ -1,67 +1,96 @@
 """Tables for questions that add up, count or compare: which ones a question is about, and rows as evidence."""
 
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
 from programs.databases import Database, QueryError, Rows, TableSchema, quote
-from programs.rules import fold, words
+from programs.rules import fold, is_chinese, words
 from retrievers.records import Hit, Passage
 
 _MAX_TABLES = 3  # shown to an LM at once
 _MAX_COLUMNS = 20
-_MAX_SAMPLES = 3
+_FEW, _MAX_SAMPLES = 8, 3  # values of a column: all when they are few
 _SAMPLE_CHARS = 30
 _CELL_CHARS = 80
 _KNOWN_VALUES = 300  # of a text column; what a question names of them is shown first
 _STEM = 5
 _LEAST_SHARED = 2
+# So much of a question's words must stand in a table. Chinese ones are pairs of characters, many of them no words.
+_SHARED, _SHARED_ZH = 0.3, 0.2
+_LITERAL = re.compile(r"'((?:[^']|'')*)'")
+_COMPARED = re.compile(r"(?:=|<>|\bLIKE)\s*'((?:[^']|'')*)'", re.IGNORECASE)
+_IN = re.compile(r"\bIN\s*\(([^()]*)\)", re.IGNORECASE)
+_WORKED_OUT = re.compile(r"[\d\s.,:/%t+-]+")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _ROWS = "#sql-"  # in the id of a passage that a query brought
 
 
 @dataclass(frozen=True, slots=True)
 class TableView:
-    """A table with values of every column, as a query must write them, and the words that a question may share."""
+    """A table with values of every column, as a query must write them."""
 
     schema: TableSchema
     values: tuple[tuple[str, ...], ...]
-    words: frozenset[str]
 
     def describe(self, question: str) -> str:
-        """Return the table on one line a column: name, type, a few values, those that the question names first."""
-        asked = fold(question)
+        """Return the table on one line a column: name, type, values that the question may mean."""
         lines = [_name(self.schema.name)]
         for (column, kind), values in zip(self.schema.columns[:_MAX_COLUMNS], self.values, strict=False):
-            samples = sorted(values, key=lambda value: not (len(value) > 1 and fold(value) in asked))[:_MAX_SAMPLES]
-            shown = ", ".join(_literal(value, kind) for value in samples)
-            lines.append(f"  {_name(column)} {kind}: {shown}")
+            lines.append(f"  {_name(column)} {kind}: {_show_values(values, kind, fold(question))}")
         return "\n".join(lines)
 
 
 class Tables:
-    """The tables of one database. Their values are read when a question first asks for them. Safe between threads."""
+    """The tables of one database. They are read when a question first asks for them. Safe between threads."""
 
-    def __init__(self, database: Database) -> None:
-        """Take an open database."""
+    def __init__(self, database: Database, texts: Mapping[str, str] | None = None) -> None:
+        """Take an open database.
+
+        Args:
+            database: Where the tables are.
+            texts: Of tables that stand in documents, what each is about; of others their values tell.
+        """
         self.database = database
-        self._views: list[TableView] | None = None
+        self.of_corpus = texts is not None
+        self._texts = texts or {}
+        self._words: list[tuple[TableSchema, frozenset[str]]] | None = None
         self._lock = Lock()
 
     def choose(self, question: str) -> tuple[TableView, ...]:
-        """Return the tables that share most words with a question, best first; none when none shares enough."""
-        asked = _stems(question)
-        shared = [(len(asked & view.words), view) for view in self.views()]
-        found = sorted((pair for pair in shared if pair[0] >= _LEAST_SHARED), key=lambda pair: -pair[0])
-        return tuple(view for _, view in found[:_MAX_TABLES])
+        """Return the tables that share most words with a question, best first; none when none shares enough.
 
-    def views(self) -> list[TableView]:
-        """Read every table's columns and values, once."""
+        Of tables that stand in documents only the best: a small LM joins what it is shown, and they have no keys.
+        """
+        asked = _stems(question)
+        known = ((len(asked & words), schema) for schema, words in self._read_words())
+        shared = sorted((pair for pair in known if pair[0] >= _LEAST_SHARED), key=lambda pair: -pair[0])[:_MAX_TABLES]
+        if not shared or shared[0][0] < (_SHARED_ZH if is_chinese(question) else _SHARED) * len(asked):
+            return ()
+        least = shared[0][0] if self.of_corpus else _LEAST_SHARED
+        return tuple(self._view(schema) for n_shared, schema in shared if n_shared >= least)
+
+    def _read_words(self) -> list[tuple[TableSchema, frozenset[str]]]:
+        """Read once which words a question may share with each table."""
         with self._lock:
-            if self._views is None:
-                self._views = [_view(self.database, schema) for schema in self.database.schemas()]
-            return self._views
+            if self._words is None:
+                self._words = [(schema, self._words_of(schema)) for schema in self.database.schemas()]
+            return self._words
+
+    def _words_of(self, schema: TableSchema) -> frozenset[str]:
+        names = [schema.name, schema.source, *(column for column, _ in schema.columns)]
+        text = " ; ".join(f"{name.replace('_', ' ').replace('.', ' ')} {name.replace('_', '-')}" for name in names)
+        if self.of_corpus:
+            return frozenset(_stems(f"{text} ; {self._texts.get(schema.name, '')}"))
+        short = (value for column in self._view(schema).values for value in column if len(value) <= 2 * _SAMPLE_CHARS)
+        return frozenset(_stems(" ; ".join([text, *short])))
+
+    def _view(self, schema: TableSchema) -> TableView:
+        values = (_read_values(self.database, schema.name, column) for column, _ in schema.columns[:_MAX_COLUMNS])
+        return TableView(schema, tuple(values))
 
 
 def describe_tables(views: Sequence[TableView], question: str, dialect: str) -> str:
@@ -77,6 +106,8 @@ def rows_to_hit(rows: Rows, sql: str, views: Sequence[TableView]) -> Hit:
     """
     if not any(cell is not None for row in rows.rows for cell in row):
         raise QueryError("found no rows")
+    if rows.rows == ((0,),) and "count(" in fold(sql):  # conditions that name nothing give that too
+        raise QueryError("found no rows that meet its conditions")
     used = [view.schema for view in views if fold(view.schema.name) in fold(sql)] or [view.schema for view in views]
     doc_id = used[0].source
     title = f"Query over {', '.join(schema.name for schema in used)}"
@@ -87,17 +118,37 @@ def rows_to_hit(rows: Rows, sql: str, views: Sequence[TableView]) -> Hit:
     return Hit(Passage(passage_id, doc_id, title, "\n".join(lines), {"type": "table"}), 1.0, 1)
 
 
+def check_values(sql: str, question: str, views: Sequence[TableView]) -> None:
+    """Refuse a query that picks rows by a value which its question does not name: a small LM takes one that is near.
+
+    Numbers and dates may be worked out, and all values of a column leave nothing out.
+
+    Raises:
+        QueryError: It does.
+    """
+    compared = [*_COMPARED.findall(sql), *(one for inner in _IN.findall(sql) for one in _LITERAL.findall(inner))]
+    values = {fold(value.replace("''", "'")) for value in compared}
+    if any({fold(value) for value in column} <= values for view in views for column in view.values if column):
+        return
+    asked = _stems(question)
+    for value in sorted(values):
+        if (named := _stems(value)) and not named & asked and not _WORKED_OUT.fullmatch(value):
+            raise QueryError(f"the question does not name {value!r}; pick rows by what it names")
+
+
 def has_rows(hits: Sequence[Hit]) -> bool:
     """Tell whether one of the passages is what a query brought."""
     return any(_ROWS in hit.passage.passage_id for hit in hits)
 
 
-def _view(database: Database, schema: TableSchema) -> TableView:
-    values = tuple(_read_values(database, schema.name, column) for column, _ in schema.columns[:_MAX_COLUMNS])
-    names = [schema.name, schema.source, *(column for column, _ in schema.columns)]
-    text = " ".join(name.replace("_", " ").replace(".", " ") for name in names)
-    short = (value for column in values for value in column if len(value) <= 2 * _SAMPLE_CHARS)
-    return TableView(schema, values, frozenset(_stems(" ; ".join([text, *short]))))
+def _show_values(values: Sequence[str], kind: str, question: str) -> str:
+    """Show the values that a question names; else the range of numbers, or texts: all of a few, or three of many."""
+    named = [value for value in values if len(value) > 1 and fold(value) in question]
+    if values and not named and _is_number(kind) and all(map(_NUMBER.fullmatch, values)):
+        return f"{min(values, key=float)} to {max(values, key=float)}"
+    ordered = named + [value for value in values if value not in named]
+    n_shown = len(ordered) if not _is_number(kind) and len(ordered) <= _FEW else _MAX_SAMPLES
+    return ", ".join([_literal(value, kind) for value in ordered[:n_shown]] + ["…"] * (len(ordered) > n_shown))
 
 
 def _read_values(database: Database, table: str, column: str) -> tuple[str, ...]:
@@ -120,10 +171,13 @@ def _name(name: str) -> str:
     return name if name.isidentifier() and name.isascii() else quote(name)
 
 
+def _is_number(kind: str) -> bool:
+    return any(word in kind.upper() for word in ("INT", "NUM", "REAL", "DOUBLE", "DEC", "FLOAT"))
+
+
 def _literal(value: str, kind: str) -> str:
     cut = value if len(value) <= _SAMPLE_CHARS else value[:_SAMPLE_CHARS] + "…"
-    is_number = any(word in kind.upper() for word in ("INT", "NUM", "REAL", "DOUBLE", "DEC", "FLOAT"))
-    return cut if is_number else "'" + cut.replace("'", "''") + "'"
+    return cut if _is_number(kind) else "'" + cut.replace("'", "''") + "'"
 
 
 def _cell(cell: Any) -> str:

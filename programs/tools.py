@@ -9,7 +9,7 @@ from typing import Any, Self
 from programs.apis import ApiError, ApiTool, load_apis
 from programs.databases import Database, QueryError, SQLite, open_database
 from programs.narrowing import Fields
-from programs.sql import Tables, TableView, describe_tables, rows_to_hit
+from programs.sql import Tables, TableView, check_values, describe_tables, rows_to_hit
 from retrievers import Index
 from retrievers.records import Hit
 
@@ -51,10 +51,14 @@ class Toolbox:
         return self
 
     def identify(self) -> dict[str, Any]:
-        """Describe the tools as plain data: the tables with their columns, the HTTP tools; no secrets."""
+        """Describe the tools as plain data: the tables with their columns, the HTTP tools; no secrets.
+
+        What stands in documents the corpus version identifies.
+        """
         tables = [
             [one.database.dialect, schema.source, schema.name, list(map(list, schema.columns))]
             for one in self.tables
+            if not one.of_corpus
             for schema in one.database.schemas()
         ]
         return {"tables": tables, "apis": [tool.model_dump(mode="json") for tool in self.apis.values()]}
@@ -82,13 +86,15 @@ def make_toolbox(index: Index, databases: Sequence[str] = (), apis: Path | None 
         QueryError: A database can't be opened.
         ApiError: A declaration is wrong.
     """
-    own = {table.name: table.source for table in index.tables()}
-    opened: list[Database] = [SQLite(index.tables_path, own)] if own else []
-    opened += [open_database(address) for address in databases]
+    own = {table.name: table for table in index.tables()}
+    sources = {name: table.doc_id or table.source for name, table in own.items()}
+    texts = {name: table.text for name, table in own.items()}
+    tables = [Tables(SQLite(index.tables_path, sources), texts)] if own else []
+    tables += [Tables(open_database(address)) for address in databases]
     declared = load_apis(apis) if apis else {}
     if taken := sorted({"hybrid", "keyword", "dense", SQL} & set(declared)):
         raise ApiError(f"{apis}: name: {taken[0]!r} is a tool of the program's own")
-    return Toolbox(tuple(map(Tables, opened)), declared, Fields.of(index))
+    return Toolbox(tuple(tables), declared, Fields.of(index))
 
 
 def ask_tables(
@@ -101,13 +107,16 @@ def ask_tables(
         problem = attempts[-1] if attempts else None
         told = f"{problem.query}: {problem.error}" if problem else "none yet"
         output, error = write(tables=shown, question=question, problem=told)
-        attempts.append(_run_query(database, views, str(output.sql)) if output else Attempt(SQL, question, error=error))
+        attempts.append(
+            _run_query(database, views, question, str(output.sql)) if output else Attempt(SQL, question, error=error)
+        )
     return attempts
 
 
-def _run_query(database: Database, views: Sequence[TableView], sql: str) -> Attempt:
+def _run_query(database: Database, views: Sequence[TableView], question: str, sql: str) -> Attempt:
     sql = re.sub(r"^\s*```(?:sql)?|```\s*$", "", sql).strip()
     try:
+        check_values(sql, question, views)
         return Attempt(SQL, sql, (rows_to_hit(database.select(sql), sql, views),))
     except QueryError as error:
         return Attempt(SQL, sql, error=str(error))

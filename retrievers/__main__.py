@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from retrievers.records import Hit, Passage, Retriever
 
 
+_SHOWN_TABLES = 10
+
+
 class UsageError(ValueError):
     """Flags that do not go together."""
 
@@ -287,12 +290,17 @@ def _run_stats(args: argparse.Namespace) -> int:
 
     index = open_index(args.index)
     record = {**asdict(index.manifest), "bytes_on_disk": measure_sizes(index.path)}
-    record["tables"] = {table.name: dict(table.columns) for table in index.tables()}
+    tables = index.tables()
+    record["tables"] = {table.name: dict(table.columns) for table in tables} if args.json else len(tables)
     if args.json:
         print(json.dumps(record, ensure_ascii=False))
         return 0
     for key, value in record.items():
         print(f"{key:22} {_format_value(value)}")
+    for table in tables[:_SHOWN_TABLES]:
+        print(f"  {table.name}: {table.n_rows} rows, {', '.join(name for name, _ in table.columns)}")
+    if len(tables) > _SHOWN_TABLES:
+        print(f"  … and {len(tables) - _SHOWN_TABLES} more (--json)")
     return 0
 
 

@@ -6,11 +6,22 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
+from types import MappingProxyType
 from typing import Concatenate, ParamSpec, TypeVar
 
 from retrievers.balance import measure_dense_weights
 from retrievers.dense import DISK_ERRORS, ChromaFolder, DenseHome
-from retrievers.documents import READER_VERSION, CorpusError, Reading, Skip, hash_document, list_files, read_file
+from retrievers.documents import (
+    READER_VERSION,
+    CorpusError,
+    Reading,
+    Skip,
+    hash_document,
+    list_files,
+    name_corpus,
+    name_source,
+    read_file,
+)
 from retrievers.embedders import MULTILINGUAL, Embedder, load_embedder, read_max_tokens
 from retrievers.filling import Progress
 from retrievers.generation import (
@@ -39,10 +50,9 @@ from retrievers.manifest import (
 )
 from retrievers.metadata import FieldType, infer_schema
 from retrievers.passages import Chunker, parse_chunker
-from retrievers.readers.parsed import Table
 from retrievers.records import Document
 from retrievers.store import NotInIndex, Store, StoredDocument
-from retrievers.tables import TABLES, copy_tables, write_tables
+from retrievers.tables import TABLES, copy_tables, list_tables, write_tables
 from retrievers.tokenizer import load_tokenizer
 from retrievers.vectors import KnownVectors, VectorFile
 
@@ -121,15 +131,14 @@ def build_index(
         if old is not None:
             opened.enter_context(old)
         stamps = read_stamps(path, old.manifest.corpus_version) if old is not None else {}
-        entries, files = _read_corpus(corpus, recipe, old, stamps.get(_name(corpus), {}), reading, progress)
+        entries, files = _read_corpus(corpus, recipe, old, stamps.get(name_corpus(corpus), {}), reading, progress)
         kept = _keep_others(corpus, entries, recipe, old) if old is not None and not prune else []
         opened.enter_context(hold_lock(path))
         if _read_current(path) != before:
             raise BuildError(f"{path}: another build finished while the corpus was read; repeat the command")
-        stamps = {**stamps, _name(corpus): files}
-        tables = [(_name(corpus), found.source, found.table) for found in reading.tables]
+        stamps = {**stamps, name_corpus(corpus): files}
         manifest, n_embedded = write_index(
-            path, entries + kept, recipe, old, progress, stamps=stamps, tables=tables, home=home
+            path, entries + kept, recipe, old, progress, stamps=stamps, read={name_corpus(corpus): reading}, home=home
         )
     unchanged = old is not None and manifest == old.manifest
     seconds = time.monotonic() - started
@@ -192,7 +201,7 @@ def write_index(
     progress: Progress,
     *,
     stamps: Mapping[str, Mapping[str, str]],
-    tables: Sequence[tuple[str, str, Table]] = (),
+    read: Mapping[str, Reading] = MappingProxyType({}),
     home: DenseHome | None = None,
     anew: bool = False,
 ) -> tuple[Manifest, int]:
@@ -207,7 +216,7 @@ def write_index(
         old: The current generation.
         progress: Told how far it is.
         stamps: When the files of each corpus were read.
-        tables: The tables that were just read, each with its corpus and file.
+        read: What was just read, by corpus.
         home: Where the Chroma collections are, when not in the index folder.
         anew: Write even when nothing changed, fill Chroma anew and cut all tokens again.
 
@@ -244,7 +253,7 @@ def write_index(
         vectors = VectorFile(generation / "vectors.f32", dimension)
         weights = measure_dense_weights(store, vectors, recipe.embedder, recipe.tokenizer)
     manifest = replace(manifest, dense_weights=weights)
-    _write_tables(generation, entries, tables, old)
+    _write_tables(generation, entries, read, old)
     write_manifest(generation, manifest)
     make_leasable(generation)
     home.publish(generation, manifest)
@@ -257,16 +266,19 @@ def write_index(
 
 
 def _write_tables(
-    generation: Path, entries: Sequence[Entry], tables: Sequence[tuple[str, str, Table]], old: Generation | None
+    generation: Path, entries: Sequence[Entry], read: Mapping[str, Reading], old: Generation | None
 ) -> None:
     """Write the tables that were read, and take over those of files that were not read again."""
     path = generation / TABLES
     path.unlink(missing_ok=True)
-    fresh = {(corpus, source) for corpus, source, _ in tables}
-    if old is not None and (old.folder / TABLES).exists():
-        wanted = {(entry.stored.corpus, entry.stored.source) for entry in entries} - fresh
-        copy_tables(old.folder / TABLES, path, wanted)
-    if tables:
+    files = {(entry.stored.corpus, entry.stored.source) for entry in entries}
+    files -= {(corpus, source) for corpus, reading in read.items() for source in reading.sources}
+    doc_ids = {"", *(entry.stored.doc_id for entry in entries)}
+    before = list_tables(old.folder / TABLES) if old is not None else []
+    kept = [info for info in before if (info.corpus, info.source) in files and info.doc_id in doc_ids]
+    if old is not None and kept:
+        copy_tables(old.folder / TABLES, path, kept)
+    if tables := [table for reading in read.values() for table in reading.tables]:
         write_tables(path, tables)
 
 
@@ -279,14 +291,14 @@ def _read_corpus(
     progress: Progress,
 ) -> tuple[list[Entry], dict[str, str]]:
     """Read the files whose stamp is not the known one; take the others' documents over from `old`."""
-    name = _name(corpus)
+    name = name_corpus(corpus)
     reusable = old if old is not None and _splits_alike(old.manifest, recipe) else None
     entries: list[Entry] = []
     stamps: dict[str, str] = {}
     seen: dict[str, str] = {}
     files = list_files(corpus)
     for number, path in enumerate(files, start=1):
-        source = _source(path, corpus)
+        source = name_source(path, corpus)
         stamp = _stamp(path)
         if reusable is not None and not stamp.startswith(_FRESH) and known.get(source) == stamp:
             taken = reusable.store.documents_from(name, source)
@@ -310,7 +322,7 @@ def _read_corpus(
 def _read_entries(
     path: Path, corpus: Path, source: str, reusable: Generation | None, reading: Reading
 ) -> Iterator[tuple[Entry, str]]:
-    name = _name(corpus)
+    name = name_corpus(corpus)
     for document, place in read_file(path, corpus, reading):
         yield _make_entry(document, name, source, reusable), place
 
@@ -332,7 +344,7 @@ def _make_entry(document: Document, corpus: str, source: str, reusable: Generati
 def _keep_others(corpus: Path, entries: Sequence[Entry], recipe: Recipe, old: Generation) -> list[Entry]:
     """Take over the documents that other corpora brought in; an id that the new corpus has too is the new one's."""
     taken = {entry.stored.doc_id for entry in entries}
-    others = [stored for stored in old.store.documents_beside(_name(corpus)) if stored.doc_id not in taken]
+    others = [stored for stored in old.store.documents_beside(name_corpus(corpus)) if stored.doc_id not in taken]
     if others and old.manifest.chunker != recipe.chunker.fingerprint:
         raise BuildError(
             f"the index also holds {len(others)} documents of {others[0].corpus}, which cannot be split anew from "
@@ -350,11 +362,7 @@ def _name_skips(reading: Reading) -> str:
 
 def read_file_stamps(corpus: Path) -> dict[str, str]:
     """Read the present stamps of a corpus's files."""
-    return {_source(path, corpus): _stamp(path) for path in list_files(corpus)}
-
-
-def _source(path: Path, corpus: Path) -> str:
-    return "" if path == corpus else path.relative_to(corpus).as_posix()
+    return {name_source(path, corpus): _stamp(path) for path in list_files(corpus)}
 
 
 def _stamp(path: Path) -> str:
@@ -362,10 +370,6 @@ def _stamp(path: Path) -> str:
     status = path.stat()
     fresh = time.time() - status.st_mtime < _STAMP_RESOLUTION_S
     return f"{_FRESH if fresh else READER_VERSION} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
-
-
-def _name(corpus: Path) -> str:
-    return str(corpus.resolve())
 
 
 def _fit(chunker: Chunker, embedder: Embedder) -> Chunker:

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from retrievers.locks import LOCK
+from retrievers.readers.markdown import find_tables
 from retrievers.readers.parsed import Parsed, Table, UnreadableFile
 from retrievers.readers.text import read_text
 from retrievers.records import Document, Scalar
+from retrievers.tables import SourceTable
 
-READER_VERSION = "2"
+READER_VERSION = "3"
 
 _CORPUS_KEYS = ("id", "title", "text", "metadata")
 _READERS = {
@@ -50,18 +52,14 @@ class Skip:
 
 @dataclass(slots=True)
 class Reading:
-    """What a pass over a corpus met besides documents; filled while `read_documents` is iterated."""
+    """What a pass over a corpus met besides documents; filled while `read_documents` is iterated.
+
+    `sources` are the files of the corpus that were read, by the name that their tables have too.
+    """
 
     skipped: list[Skip] = field(default_factory=list)
-    tables: list["SourceTable"] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTable:
-    """A table and the file of the corpus it stands in."""
-
-    source: str
-    table: Table
+    sources: set[str] = field(default_factory=set)
+    tables: list[SourceTable] = field(default_factory=list)
 
 
 def read_documents(corpus: Path, reading: Reading | None = None) -> Iterator[Document]:
@@ -117,18 +115,36 @@ def read_file(path: Path, corpus: Path, reading: Reading) -> Iterator[tuple[Docu
     Raises:
         CorpusError: A line of a JSONL corpus is broken.
     """
-    suffix = path.suffix.lower()
-    if suffix == ".jsonl":
-        yield from _read_jsonl(path)
-        return
-    name = path.name if path == corpus else path.relative_to(corpus).as_posix()
+    source = name_source(path, corpus)
+    reading.sources.add(source)
+    is_jsonl = path.suffix.lower() == ".jsonl"
+    for document, place in _read_jsonl(path) if is_jsonl else _read_parsed(path, corpus, reading):
+        for table in find_tables(document.text, document.title):
+            reading.tables.append(SourceTable(name_corpus(corpus), source, document.doc_id, table))
+        yield document, place
+
+
+def name_source(path: Path, corpus: Path) -> str:
+    """Name a file within its corpus; a corpus of one file has no name for it."""
+    return "" if path == corpus else path.relative_to(corpus).as_posix()
+
+
+def name_corpus(corpus: Path) -> str:
+    """Name a corpus in an index."""
+    return str(corpus.resolve())
+
+
+def _read_parsed(path: Path, corpus: Path, reading: Reading) -> Iterator[tuple[Document, str]]:
+    """Read a file by its format."""
+    source = name_source(path, corpus)
+    name = source or path.name
     try:
-        parsed, tables = _parse_file(path, _READERS.get(suffix))
+        parsed, tables = _parse_file(path, _READERS.get(path.suffix.lower()))
     except (UnreadableFile, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         reading.skipped.append(Skip(str(path), reason))
         return
-    reading.tables.extend(SourceTable("" if path == corpus else name, table) for table in tables)
+    reading.tables.extend(SourceTable(name_corpus(corpus), source, "", table) for table in tables)
     for part in parsed:
         if part.text.strip():
             doc_id = f"{name}/{part.key}" if part.key else name

@@ -440,6 +440,51 @@ def test_tables_are_kept_for_sql_and_taken_over_when_their_file_did_not_change(t
     assert index.search("gear", k=1, mode="keyword")[0].passage.text == "id: 2\nname: gear\nprice: 10"
 
 
+def table(**rows: int) -> str:
+    """A document with a table of two columns."""
+    return "\n".join(["| Region | Orders |", "|---|---|", *(f"| {name} | {n} |" for name, n in rows.items())])
+
+
+def read_tables(path: Path) -> dict[str, tuple[str, list[tuple[object, ...]]]]:
+    """The tables of an index: the document and the rows of each."""
+    index = open_index(path, HashEmbedder())
+    tables = {}
+    if index.tables_path.exists():
+        with closing(sqlite3.connect(index.tables_path)) as connection:
+            for info in index.tables():
+                rows = connection.execute(f"SELECT * FROM {info.name}").fetchall()  # a name that needs no quotes
+                tables[info.name] = (info.doc_id, rows)
+    return tables
+
+
+def test_a_table_within_a_document_is_kept_for_sql_as_long_as_it_stands_there(tmp_path: Path) -> None:
+    corpus, path = tmp_path / "c.jsonl", tmp_path / "i"
+    build_index(write_corpus(corpus, a=table(Alps=1, Nordics=2), b="beta", c=table(x=3, y=4)), path, HashEmbedder())
+    a, c = ("a", [("Alps", 1), ("Nordics", 2)]), ("c", [("x", 3), ("y", 4)])
+    assert sorted(read_tables(path).values()) == [a, c]
+    other = write_corpus(tmp_path / "other.jsonl", o="omega")
+    build_index(other, path, HashEmbedder())  # the first corpus is not read again
+    assert sorted(read_tables(path).values()) == [a, c]
+    delete_documents(path, ["c"], HashEmbedder())
+    assert list(read_tables(path).values()) == [a]
+    build_index(write_corpus(corpus, a="no table", b="beta"), path, HashEmbedder())
+    assert read_tables(path) == {}
+
+
+def test_names_in_sql_need_no_quotes_and_a_row_of_totals_is_not_counted_twice(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "order.csv").write_text(
+        "Order,KX-330,kx 330,1-9 pcs,单价（元）,\nA,1,2,3,4,5\nB,1,2,3,4,5\nTotal,2,4,6,8,10\n", encoding="utf-8"
+    )
+    build_index(tmp_path / "c", tmp_path / "i", HashEmbedder())
+    [info] = open_index(tmp_path / "i", HashEmbedder()).tables()
+    assert (info.name, info.n_rows) == ("order_", 2)
+    assert [name for name, _ in info.columns] == ["Order_", "KX_330", "kx_330_2", "c_1_9_pcs", "单价_元", "column_6"]
+    with closing(sqlite3.connect(open_index(tmp_path / "i", HashEmbedder()).tables_path)) as connection:
+        found = connection.execute("SELECT SUM(KX_330), SUM(c_1_9_pcs), MAX(单价_元) FROM order_").fetchall()
+    assert found == [(2, 6, 4)]
+
+
 def test_an_english_embedder_is_found_blind_for_chinese_and_hybrid_follows_bm25(tmp_path: Path) -> None:
     class EnglishOnly(HashEmbedder):
         def embed_queries(self, texts: list[str]):

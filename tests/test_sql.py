@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from programs.databases import QueryError, Rows, SQLite, TableSchema
-from programs.sql import Tables, TableView, describe_tables, rows_to_hit
+from programs.sql import Tables, TableView, check_values, describe_tables, rows_to_hit
 
 SCRIPT = """
 CREATE TABLE orders (region TEXT, "unit price" NUMERIC, note TEXT);
@@ -46,10 +46,44 @@ def test_a_table_is_shown_with_names_as_sql_takes_them_and_the_values_asked_for_
     assert shown.splitlines() == [
         "-- SQLite",
         "orders",
-        "  region TEXT: 'Iberia', 'Nordics', 'Southern Europe'",
-        '  "unit price" NUMERIC: 12.5, 7, 1',
+        "  region TEXT: 'Iberia', 'Nordics', 'Southern Europe', 'Alps', 'Baltics'",
+        '  "unit price" NUMERIC: 1 to 12.5',
         "  note TEXT: 'it''s urgent'",
     ]
+
+
+def test_of_many_values_three_are_shown_those_that_the_question_names_first(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "c.db")) as connection, connection:
+        connection.execute("CREATE TABLE parts (part TEXT, price NUMERIC)")
+        connection.executemany("INSERT INTO parts VALUES (?, ?)", [(f"P-{n:03}", n) for n in range(100, 120)])
+    [view] = Tables(SQLite(tmp_path / "c.db")).choose("price of parts P-117, 105 or less")
+    assert view.describe("price of parts P-117, 105 or less").splitlines() == [
+        "parts",
+        "  part TEXT: 'P-117', 'P-100', 'P-101', …",
+        "  price NUMERIC: 105, 117, 100, …",
+    ]
+
+
+def test_text_in_a_column_of_numbers_is_shown_as_it_stands(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "e.db")) as connection:
+        connection.executescript("CREATE TABLE odd (size NUMERIC, at INTERVAL); INSERT INTO odd VALUES ('big', '1 h')")
+        connection.commit()
+    [view] = Tables(SQLite(tmp_path / "e.db")).choose("odd size")
+    assert view.describe("odd size").splitlines()[1:] == ["  size NUMERIC: big", "  at INTERVAL: 1 h"]
+
+
+def test_of_the_tables_of_documents_only_the_best_are_shown_and_of_a_database_those_to_join(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "d.db")) as connection:
+        connection.executescript("CREATE TABLE orders (region, year); CREATE TABLE orders_old (region, year, quarter);")
+    database = SQLite(tmp_path / "d.db")
+    question = "orders by region, year and quarter"
+    assert [view.schema.name for view in Tables(database).choose(question)] == ["orders_old", "orders"]
+    assert [view.schema.name for view in Tables(database, texts={}).choose(question)] == ["orders_old"]
+
+
+def test_a_table_that_shares_little_of_a_long_question_is_not_about_it(tables: Tables) -> None:
+    assert tables.choose("orders of which region?")
+    assert not tables.choose("How many of the orders that the customer in that region had changed came too late?")
 
 
 def test_what_is_shown_is_bounded(tmp_path: Path) -> None:
@@ -69,7 +103,7 @@ def test_what_is_shown_is_bounded(tmp_path: Path) -> None:
 
 
 def view(name: str, source: str) -> TableView:
-    return TableView(TableSchema(name, (), source), (), frozenset())
+    return TableView(TableSchema(name, (), source), ())
 
 
 def test_rows_become_evidence_of_the_file_that_their_table_stands_in() -> None:
@@ -91,7 +125,31 @@ def test_rows_become_evidence_of_the_file_that_their_table_stands_in() -> None:
     assert other.passage.passage_id != hit.passage.passage_id
 
 
-@pytest.mark.parametrize("rows", [Rows(("n",), ()), Rows(("n", "m"), ((None, None),))])
+@pytest.mark.parametrize("rows", [Rows(("n",), ()), Rows(("n", "m"), ((None, None),)), Rows(("n",), ((0,),))])
 def test_no_rows_are_no_evidence(rows: Rows) -> None:
     with pytest.raises(QueryError, match="found no rows"):
-        rows_to_hit(rows, "SELECT n", [view("orders", "orders.csv")])
+        rows_to_hit(rows, "SELECT COUNT(*) AS n", [view("orders", "orders.csv")])
+
+
+def test_a_sum_may_be_zero() -> None:
+    assert "\n0" in rows_to_hit(Rows(("n",), ((0,),)), "SELECT SUM(n)", [view("o", "o.csv")]).passage.text
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1 FROM orders WHERE region = 'Nordics'",
+        "SELECT 1 FROM orders WHERE region LIKE '%southern%' AND note <> 'it''s late'",
+        "SELECT 1 FROM orders WHERE region IN ('Nordics', 'Southern Europe', 'Alps', 'Baltics', 'Iberia')",  # all
+        "SELECT 1 FROM orders WHERE strftime('%Y', note) = '2025' AND note = '2025-01-31'",
+    ],
+)
+def test_a_query_may_pick_rows_by_what_its_question_names(tables: Tables, sql: str) -> None:
+    question = "How late were the Nordics and Southern Europe last year?"
+    check_values(sql, question, tables.choose("orders by region"))
+
+
+@pytest.mark.parametrize("condition", ["= '华东区'", "<> '华东区'", "LIKE '%华东%'", "in ('华中区', '华东区')"])
+def test_a_query_that_takes_a_value_near_the_one_asked_for_is_refused(tables: Tables, condition: str) -> None:
+    with pytest.raises(QueryError, match=r"does not name '.*华东"):
+        check_values(f"SELECT a FROM t WHERE b {condition}", "华中区的订单量是多少", tables.choose("orders by region"))

@@ -3,6 +3,7 @@
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, datetime, time
 from io import BytesIO
 
 from retrievers.records import Scalar
@@ -35,6 +36,28 @@ class Table:
     name: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Scalar | None]]
+
+
+def make_table(name: str, header: Sequence[object], rows: Sequence[Sequence[object]]) -> Table:
+    """Make a table of cells as they were read: columns get different names, short rows are filled with None."""
+    width = max(len(header), *(len(row) for row in rows))
+    names: list[str] = []
+    for place in range(width):
+        column = str(header[place] if place < len(header) and header[place] is not None else "").strip()
+        column = column or f"column {place + 1}"
+        names.append(column if column.casefold() not in {n.casefold() for n in names} else f"{column} {place + 1}")
+    padded = [[_read_cell(row[i]) if i < len(row) else None for i in range(width)] for row in rows]
+    return Table(name, names, padded)
+
+
+def _read_cell(cell: object) -> Scalar | None:
+    if isinstance(cell, datetime):
+        return cell.date().isoformat() if cell.time() == time() else cell.isoformat(timespec="seconds")
+    if isinstance(cell, date | time):
+        return cell.isoformat()
+    if cell is None or isinstance(cell, bool | int | float):
+        return cell
+    return str(cell).strip() or None
 
 
 def check_archive(raw: bytes) -> None:

@@ -2,17 +2,15 @@
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
-from datetime import date, datetime, time
+from collections.abc import Iterator
 from io import BytesIO, StringIO
 from zipfile import BadZipFile
 
 from openpyxl import load_workbook
 from openpyxl.utils.exceptions import InvalidFileException
 
-from retrievers.readers.parsed import Parsed, Table, UnreadableFile, check_archive
+from retrievers.readers.parsed import Parsed, Table, UnreadableFile, check_archive, make_table
 from retrievers.readers.text import check_lines, decode
-from retrievers.records import Scalar
 
 _ID_COLUMN = re.compile(r"(?:.*[ _-])?(?:id|no|number|code|sku)|编号|工单号|订单号|.*(?:编号|代码|单号)", re.IGNORECASE)
 _NAME_COLUMN = re.compile(r"(?:.*[ _-])?(?:name|title|subject)|名称|标题|.*(?:名称|标题)", re.IGNORECASE)
@@ -37,7 +35,7 @@ def read_csv(raw: bytes, name: str) -> tuple[list[Parsed], list[Table]]:
         raise UnreadableFile(f"corrupt: {error}") from None
     if len(rows) < 2:
         raise UnreadableFile("has no rows below a header")
-    table = _make_table(name, rows[0], rows[1:])
+    table = make_table(name, rows[0], rows[1:])
     return list(_describe_rows(table)), [table]
 
 
@@ -61,33 +59,12 @@ def read_xlsx(raw: bytes, name: str) -> tuple[list[Parsed], list[Table]]:
     for title, cells in sheets:
         rows = [row for row in cells if any(cell not in (None, "") for cell in row)]
         if len(rows) > 1:
-            table = _make_table(name if len(sheets) == 1 else f"{name} {title}", rows[0], rows[1:])
+            table = make_table(name if len(sheets) == 1 else f"{name} {title}", rows[0], rows[1:])
             tables.append(table)
             parsed.extend(_describe_rows(table, "" if len(sheets) == 1 else f"{title}/"))
     if not tables:
         raise UnreadableFile("has no rows below a header")
     return parsed, tables
-
-
-def _make_table(name: str, header: Sequence[object], rows: Sequence[Sequence[object]]) -> Table:
-    width = max(len(header), *(len(row) for row in rows))
-    names: list[str] = []
-    for place in range(width):
-        column = str(header[place] if place < len(header) and header[place] is not None else "").strip()
-        column = column or f"column {place + 1}"
-        names.append(column if column.casefold() not in {n.casefold() for n in names} else f"{column} {place + 1}")
-    padded = [[_read_cell(row[i]) if i < len(row) else None for i in range(width)] for row in rows]
-    return Table(name, names, padded)
-
-
-def _read_cell(cell: object) -> Scalar | None:
-    if isinstance(cell, datetime):
-        return cell.date().isoformat() if cell.time() == time() else cell.isoformat(timespec="seconds")
-    if isinstance(cell, date | time):
-        return cell.isoformat()
-    if cell is None or isinstance(cell, bool | int | float):
-        return cell
-    return str(cell).strip() or None
 
 
 def _describe_rows(table: Table, prefix: str = "") -> Iterator[Parsed]:
