@@ -44,7 +44,7 @@ _VALUE = re.compile(
 _POINT_CHARS = 40
 _MAX_POINTS = 4
 _EDITION = re.compile(
-    r"[(（][^)）]*[)）]|\b(19|20)\d\d\b|\b(?:issue|edition|revision|rev\.?)\s*\d\w*|\brev\.?\s*\w+\b|\bv\d+\b|第\s*\d+\s*版",
+    r"[(（][^)）]*[)）]|\b(19|20)\d\d\b|\b(?:issue|edition|revision)\s*\d\w*|\brev\.?\s*\w+\b|\bv\d+\b|第\s*\d+\s*版",
     re.IGNORECASE,
 )
 
