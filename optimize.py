@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from programs.cli import RUNS_DIR, note, progress, roles_from, run_guarded, show_table
+from programs.cli import RUNS_DIR, lm_flags, note, progress, roles_from, run_guarded, show_table
 from programs.compile_flags import limits_from, parse, settings_from
 
 if TYPE_CHECKING:
@@ -389,7 +389,7 @@ def closing(args: argparse.Namespace, out: Path) -> str:
 
     store = without_secrets(args.tracking_uri)
     ui = store if store.startswith("http") else f"mlflow ui --backend-store-uri {shlex.quote(store)}"
-    ask = f"--program {shlex.quote(str(out))} --index {shlex.quote(str(args.index))}"
+    ask = f"--program {shlex.quote(str(out))} --index {shlex.quote(str(args.index))}{lm_flags(args)}"
     return f'export:  {out}\nMLflow:  {ui}\nask:     python -m programs ask "…" {ask}\n'
 
 

@@ -4,12 +4,14 @@ import argparse
 import math
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from programs.addresses import without_secrets
 from programs.meter import EndpointDown
 
 if TYPE_CHECKING:
@@ -43,6 +45,13 @@ def add_lm_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--fallback-lm", metavar="LM", help="answers where the others fail; not behind --api-base")
     group.add_argument("--timeout", type=positive, metavar="S", help="seconds for one LM call with its retries (300)")
     group.add_argument("--api-base", metavar="URL", help="address of an OpenAI-compatible server; key in LM_API_KEY")
+
+
+def lm_flags(args: argparse.Namespace) -> str:
+    """Return the flags that name the LMs of a run, to be pasted after another command; none where all is default."""
+    used = {"lm": args.lm if args.lm != "local" else None, "answer-lm": args.answer_lm, "decision-lm": args.decision_lm}
+    used |= {"fallback-lm": args.fallback_lm, "api-base": args.api_base and without_secrets(args.api_base)}
+    return "".join(f" --{name} {shlex.quote(value)}" for name, value in used.items() if value)
 
 
 def add_index_flag(parser: argparse.ArgumentParser) -> None:

@@ -32,20 +32,30 @@ _REPLACES = re.compile(
     r"\b(replaces|supersedes|takes the place of|in place of|corrects)\b|(?<![不未非])(取代|代替|替代|替换|废止|更正)",
     re.IGNORECASE,
 )
+_IS_REPLACED = re.compile(r"\b(superseded|replaced) by\b|[被由].{0,40}(取代|代替|替代|替换)", re.IGNORECASE)
+_ISSUE = re.compile(
+    r"\b(?:issue|edition|revision|version)\s*(\d[\d.]*)|第\s*(\d+)\s*版|版本\s*(\d[\d.]*)", re.IGNORECASE
+)
+_HEAD_CHARS = 400  # of a document; there it says which issue it is
 _SENTENCE = re.compile(r"[^.!?。！？；\n]+(?:[.!?](?!\s)[^.!?。！？；\n]*)*")
 _VALUE = re.compile(
     r"[A-Za-z€$¥-]*\d[A-Za-z0-9.,:/%-]*(?<![.,:])(?:\s?(?:[A-Za-z°℃%]{1,12}|[\u4e00-\u9fff]{1,2})(?![A-Za-z]))?"
 )
 _POINT_CHARS = 40
 _MAX_POINTS = 4
-_EDITION = re.compile(r"[(（][^)）]*[)）]|\b(19|20)\d\d\b|\brev\.?\s*\w+\b|\bv\d+\b|第\s*\d+\s*版", re.IGNORECASE)
+_EDITION = re.compile(
+    r"[(（][^)）]*[)）]|\b(19|20)\d\d\b|\b(?:issue|edition|revision)\s*\d\w*|\brev\.?\s*\w+\b|\bv\d+\b|第\s*\d+\s*版",
+    re.IGNORECASE,
+)
 
 
 def prefer_current(held: Sequence[Hit], context: Sequence[Hit], question: str) -> tuple[Hit, ...]:
     """Put the current issue in the place of a superseded one, where both were found.
 
-    Two passages are issues of one document if type and title agree but for year, version and edition. A question about
-    the past, one that names a year before the new issue, or the version of the old one, keeps the old one.
+    Two passages are issues of one document if type and title agree but for year, version and edition. An issue is
+    superseded if its metadata (`status`) or its first lines say so, or if the first lines of the other name its number
+    as the one they replace. A question about the past, one that names a year before the new issue, or the version or
+    number of the old one, keeps the old one.
     """
     chosen: dict[str, Hit] = {}
     for hit in held:
@@ -108,13 +118,34 @@ def _replaces(one: Hit, other: Hit) -> bool:
 
 
 def _successors(hit: Hit, context: Sequence[Hit]) -> tuple[Hit, ...]:
-    if not _is_superseded(hit):
-        return ()
-    return tuple(one for one in context if not _is_superseded(one) and _work(one) == _work(hit))
+    """Return the issues at the end of the line that begins with a superseded one; none for one that holds."""
+    others = [one for one in context if one.passage.doc_id != hit.passage.doc_id and _work(one) == _work(hit)]
+    following = [
+        one
+        for one in others
+        if not _is_superseded(one) and (_is_superseded(hit) or _issues(hit) & _issues(one, _REPLACES))
+    ]
+    return tuple(last for one in following for last in _successors(one, others) or (one,))
 
 
 def _is_superseded(hit: Hit) -> bool:
-    return rules.fold(str(hit.passage.metadata.get("status") or "")) in _SUPERSEDED
+    status = rules.fold(str(hit.passage.metadata.get("status") or ""))
+    return status in _SUPERSEDED or bool(_issues(hit, _IS_REPLACED))
+
+
+def _issues(hit: Hit, where: re.Pattern[str] | None = None) -> frozenset[str]:
+    """Return the issue numbers in the first lines of a document: those in sentences with `where`, or else its own."""
+    if not hit.passage.passage_id.endswith("#0"):
+        return frozenset()
+    said = _SENTENCE.findall(hit.passage.text[:_HEAD_CHARS])
+    if where is None:
+        own = [_numbers_of(part) for part in said if not (_REPLACES.search(part) or _IS_REPLACED.search(part))]
+        return next((numbers for numbers in own if numbers), frozenset())
+    return frozenset().union(*(_numbers_of(part) for part in said if where.search(part)))
+
+
+def _numbers_of(text: str) -> frozenset[str]:
+    return frozenset(next(filter(None, groups)).rstrip(".") for groups in _ISSUE.findall(text))
 
 
 def _work(hit: Hit) -> tuple[str, str]:
@@ -123,8 +154,10 @@ def _work(hit: Hit) -> tuple[str, str]:
 
 
 def _names_old(question: str, hit: Hit, successors: Sequence[Hit]) -> bool:
-    """Tell whether the question names a year before the successors, or the version of the old issue."""
+    """Tell whether the question names a year before the successors, or the version or number of the old issue."""
     first = min(str(one.passage.metadata.get("date") or "9999") for one in successors)[:4]
     version = rules.fold(str(hit.passage.metadata.get("version") or ""))
     years = re.findall(r"(?<!\d)(?:19|20)\d\d(?!\d)", question)
-    return any(year < first for year in years) or (len(version) > 1 and rules.holds_id(version, question))
+    if any(year < first for year in years) or _numbers_of(question) & _issues(hit):
+        return True
+    return len(version) > 1 and rules.holds_id(version, question)

@@ -157,7 +157,7 @@ def within(seconds: float, call: Callable[[], T], model: str) -> T:
     except TimeoutError:
         if outcome.done():  # in the last moment, or the call raised this itself
             return outcome.result()
-        raise LMTimeoutError(f"no answer within {seconds:.1f} seconds", model=model) from None
+        raise LMTimeoutError(f"no answer within {seconds:.1f} seconds (--timeout)", model=model) from None
 
 
 class WatchedStream:

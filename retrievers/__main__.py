@@ -215,6 +215,8 @@ def _run_search(args: argparse.Namespace) -> int:
         raise UsageError("--cases FILE and --run OUT go together")
     if args.k < 1:
         raise UsageError(f"-k must be at least 1, got {args.k}")
+    if args.query is not None and not args.query.strip():
+        raise UsageError("the query is empty")
     if args.rerank_threshold is not None and not args.rerank:
         raise UsageError("--rerank-threshold needs --rerank")
     index = open_index(args.index)
@@ -224,6 +226,8 @@ def _run_search(args: argparse.Namespace) -> int:
     hits = search(args.query, args.k)
     for hit in hits:
         print(json.dumps(_to_record(hit), ensure_ascii=False) if args.json else _format_hit(hit))
+    if not hits:
+        print("nothing found" + (f" where {json.dumps(args.filters)}" if args.filters else ""), file=sys.stderr)
     return 0 if hits else 1
 
 

@@ -45,6 +45,43 @@ def test_a_question_about_the_past_keeps_the_old_issue(question: str) -> None:
     assert prefer_current((OLD, NEW), (OLD, NEW), question) == (OLD, NEW)
 
 
+FIRST = issue("e2-1", "E2 manual", "# E2\n\nIssue 1, 2022-01-03.\n\nThe valve opens at 1.7 bar.")
+SECOND = issue("e2-2", "E2 manual", "# E2\n\nIssue 2, 2024-06-01. Replaces issue 1.\n\nThe valve opens at 1.9 bar.")
+THIRD = issue("e2-3", "E2 manual", "# E2\n\nIssue 3. Replaces issue 2 of 2024-06-01.\n\nThe valve opens at 2.1 bar.")
+RETIRED = issue("e2-r", "E2 manual, issue 2", "Issue 2. Superseded by issue 3 of 2026.\n\nThe valve opens at 1.9 bar.")
+PLAIN = issue("e2-p", "E2 manual, issue 3", "Issue 3, 2026-02-11.\n\nThe valve opens at 2.1 bar.")
+ZH_FIRST = issue("w3-1", "W3 手册", "第 1 版。滤芯每 6 个月更换。")
+ZH_SECOND = issue("w3-2", "W3 手册", "第 2 版，代替第 1 版。滤芯每 4 个月更换。")
+
+
+@pytest.mark.parametrize(
+    ("context", "kept"),
+    [
+        ((SECOND, THIRD), (THIRD,)),
+        ((FIRST, SECOND, THIRD), (THIRD,)),
+        ((RETIRED, PLAIN), (PLAIN,)),
+        ((ZH_FIRST, ZH_SECOND), (ZH_SECOND,)),
+        ((FIRST, THIRD), (FIRST, THIRD)),  # neither speaks of the other
+        ((RETIRED, OTHER), (RETIRED, OTHER)),
+    ],
+)
+def test_an_issue_is_superseded_by_what_its_own_or_the_new_one_s_first_lines_say(
+    context: tuple[Hit, ...], kept: tuple[Hit, ...]
+) -> None:
+    assert prefer_current(context, context, "At what pressure does the valve open?") == kept
+
+
+def test_a_question_for_an_issue_by_its_number_keeps_it() -> None:
+    context = (SECOND, THIRD)
+    assert prefer_current(context, context, "What pressure does issue 2 of the E2 manual give?") == context
+
+
+def test_reports_of_one_title_that_tell_of_a_replacement_are_not_issues() -> None:
+    one = issue("r1", "Service report", "Version 2 of the pump runs.")
+    other = issue("r2", "Service report", "The technician replaces the pump of version 3.")
+    assert prefer_current((one, other), (one, other), "Which pump runs?") == (one, other)
+
+
 def test_two_releases_are_two_documents() -> None:
     old = issue("a", "Release notes FW 4.1.3", type="firmware", status="superseded", version="4.1.3")
     new = issue("b", "Release notes FW 4.2.1", type="firmware", status="current", version="4.2.1")

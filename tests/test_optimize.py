@@ -118,7 +118,8 @@ def test_a_compile_ends_with_a_table_an_export_and_a_tracked_run(finished: Compi
     assert lines[-3:] == [
         f"export:  {workspace}/runs/export",
         "MLflow:  mlflow ui --backend-store-uri sqlite:///runs/mlflow.db",
-        f'ask:     python -m programs ask "…" --program {workspace}/runs/export --index runs/index',
+        f'ask:     python -m programs ask "…" --program {workspace}/runs/export --index runs/index '
+        f"--lm openai/test --api-base {finished.server.url}",
     ]
     assert "it/s" not in done.out  # what optimizers print goes to stderr
     assert "evaluating compiled 3/3" in done.err
@@ -479,12 +480,16 @@ def test_outputs_that_were_cut_off_are_told_under_the_table(capsys: pytest.Captu
 
 
 def test_where_everything_is_can_be_pasted_and_tells_no_password() -> None:
-    args = argparse.Namespace(tracking_uri="postgresql://me:SECRET@h/db", out=Path("my runs/export"), index=Path("i"))
+    lms = {"lm": "local:my lm.gguf", "answer_lm": None, "decision_lm": "openai/d", "fallback_lm": None}
+    places = {"tracking_uri": "postgresql://me:SECRET@h/db", "out": Path("my runs/export"), "index": Path("i")}
+    args = argparse.Namespace(**places, **lms, api_base="http://me:SECRET@h/v1")
     text = optimize.closing(args, args.out)
     assert "mlflow ui --backend-store-uri postgresql://h/db\n" in text
-    assert "--program 'my runs/export' --index i" in text
+    given = "--lm 'local:my lm.gguf' --decision-lm openai/d --api-base http://h/v1"
+    assert f"--program 'my runs/export' --index i {given}\n" in text
     args.tracking_uri = "http://h:5000"
-    assert "MLflow:  http://h:5000\n" in optimize.closing(args, args.out)
+    args.lm, args.decision_lm, args.api_base = "local", None, None
+    assert optimize.closing(args, args.out).partition("MLflow:  http://h:5000\n")[2].endswith("--index i\n")
 
 
 @pytest.mark.llm

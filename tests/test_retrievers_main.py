@@ -57,9 +57,14 @@ def test_a_reader_that_has_gone_is_no_error(index: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_no_hit_is_exit_code_one(index: Path) -> None:
+def test_no_hit_is_said_and_exit_code_one(index: Path) -> None:
     done = run("search", "zzzz", "--index", index, "--mode", "keyword")
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "nothing found\n")
+
+
+def test_where_a_filter_leaves_nothing_it_is_named(index: Path, capsys) -> None:
+    assert main(["search", "voltage", "--index", str(index), "--filter", '{"lang": "fr"}']) == 1
+    assert capsys.readouterr().err == 'nothing found where {"lang": "fr"}\n'
 
 
 def test_a_case_file_becomes_a_trec_run_of_documents(index: Path, tmp_path: Path) -> None:
@@ -86,6 +91,7 @@ def test_a_case_file_becomes_a_trec_run_of_documents(index: Path, tmp_path: Path
         (["build", "{tmp}", "--index", "{tmp}/i", "--passage-tokens", "3"], "at least 16"),
         (["search", "x", "--index", "{tmp}/none"], "no index here"),
         (["search", "--index", "{tmp}/none"], "either a QUERY or --cases"),
+        (["search", " ", "--index", "{tmp}/none"], "the query is empty"),
         (["search", "--cases", "f", "--index", "{tmp}"], "go together"),
         (["search", "x", "--index", "{tmp}/none", "--rerank-threshold", "1"], "needs --rerank"),
         (["search", "x", "--index", "http://127.0.0.1:9"], "expected http://HOST:PORT/COLLECTION"),

@@ -1,5 +1,6 @@
 """What is wrong or doubtful in a gold set: evidence that does not hold the answer, leaks between splits, weak gold."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ COPIED_WORDS = 8
 
 _COMPUTED = ("comparison", "aggregate")
 _ANSWERABLE_KINDS = ("lookup", "single_hop", "multi_hop", "comparison", "temporal", "aggregate", "conflict", "chitchat")
+_FIELD = re.compile(r"[^:：]{1,60}[:：] ?\S{1,40}$")  # of a row of a CSV or XLSX file
 _SHOWN_CHARS = 120
 
 
@@ -150,7 +152,9 @@ def _check_evidence(case: Case, documents: Mapping[str, str]) -> Iterator[Findin
         return
     parts = [case.answer] * bool(case.answer) + [*case.answer_groups, *case.key_points]
     for part in parts:
-        if not contains_answer(evidence, part) and not all(_is_prose(text) for text in part):
+        if contains_answer(evidence, part) or all(_is_prose(text) for text in part):
+            continue
+        if not _stands_in_table(evidence, part):
             yield Finding("error", case.id, f"no gold document holds {_shown(' / '.join(part))}")
 
 
@@ -223,6 +227,24 @@ def _says_yes_or_no(case: Case) -> bool:
 def _is_prose(text: str) -> bool:
     """Say whether an accepted answer is a written one, which need not stand in the evidence word for word."""
     return length_in_words(tokens(text)) >= LONG_ANSWER_WORDS
+
+
+def _stands_in_table(text: str, accepted: Sequence[str]) -> bool:
+    """Say whether a value stands in a cell, its unit in the header: `25` under `Torque (Nm)`, or `Price EUR: 61.5`."""
+    values = [set(tokens(one)) for one in accepted if facts(one)]
+    return any(value <= set(tokens(row)) for row in _rows_of(text) for value in values)
+
+
+def _rows_of(text: str) -> Iterator[str]:
+    header = ""
+    for line in text.splitlines():
+        if "|" in line:
+            header = header or line
+            yield f"{header} {line}"
+        else:
+            header = ""
+            if _FIELD.match(line):
+                yield line
 
 
 def _shown(text: str) -> str:
