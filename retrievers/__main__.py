@@ -227,7 +227,8 @@ def _run_search(args: argparse.Namespace) -> int:
     for hit in hits:
         print(json.dumps(_to_record(hit), ensure_ascii=False) if args.json else _format_hit(hit))
     if not hits:
-        print("nothing found" + (f" where {json.dumps(args.filters, ensure_ascii=False)}" if args.filters else ""), file=sys.stderr)
+        where = f" where {json.dumps(args.filters, ensure_ascii=False)}" if args.filters else ""
+        print(f"nothing found{where}", file=sys.stderr)
     return 0 if hits else 1
 
 
