@@ -29,6 +29,10 @@ class QueryError(ValueError):
     """A query that was refused, failed, took too long or found nothing; the message says which."""
 
 
+class DatabaseDown(QueryError):  # noqa: N818
+    """A database that can't be asked now, whatever the query."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """What a query found. `is_cut` tells that there was more."""
@@ -94,7 +98,7 @@ class SQLite:
         try:
             return sqlite3.connect(f"{self._path.resolve().as_uri()}?mode=ro", uri=True)
         except sqlite3.Error as error:
-            raise QueryError(f"{self._path}: can't be opened: {error}") from None
+            raise DatabaseDown(f"{self._path}: can't be opened: {error}") from None
 
     def _guard(self, connection: sqlite3.Connection) -> None:
         shown = {schema.name.casefold() for schema in self._schemas} | _JSON_TABLES
@@ -210,7 +214,8 @@ class PostgreSQL:
         except psycopg.errors.QueryCanceled:
             raise QueryError(f"took longer than {self._max_seconds:g} s") from None
         except (psycopg.Error, ValueError) as error:
-            raise QueryError(_on_one_line(error).replace(self._address, self._label)) from None
+            kind = DatabaseDown if isinstance(error, psycopg.OperationalError) else QueryError
+            raise kind(_on_one_line(error).replace(self._address, self._label)) from None
 
 
 _COLUMNS = """

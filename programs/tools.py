@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from programs.apis import ApiError, ApiTool, load_apis
-from programs.databases import Database, QueryError, SQLite, open_database
+from programs.databases import Database, DatabaseDown, QueryError, SQLite, open_database
 from programs.narrowing import Fields
 from programs.sql import Tables, TableView, check_values, describe_tables, rows_to_hit
 from retrievers import Index
 from retrievers.records import Hit
 
 SQL = "sql"
+FAILED_QUERY = "no answer from the query: "  # which the LM wrote: that it failed is no error of the program
 N_TRIES = 2  # a call that failed is repaired once
 _AGGREGATE = re.compile(
     r"\b(how many|how much|total|sum|add up|average|mean|count|number of|most|least|highest|lowest|largest|smallest|"
@@ -118,8 +119,10 @@ def _run_query(database: Database, views: Sequence[TableView], question: str, sq
     try:
         check_values(sql, question, views)
         return Attempt(SQL, sql, (rows_to_hit(database.select(sql), sql, views),))
-    except QueryError as error:
+    except DatabaseDown as error:
         return Attempt(SQL, sql, error=str(error))
+    except QueryError as error:
+        return Attempt(SQL, sql, error=f"{FAILED_QUERY}{error}")
 
 
 def ask_api(tools: Sequence[ApiTool], question: str, choose: Decide, may_ask: Callable[[], bool]) -> list[Attempt]:

@@ -11,6 +11,7 @@ from predictions import Hit, Passage, Prediction, hop, ranking
 
 from programs.rag import AgenticRAG, HybridRAG
 from programs.run import Bounds
+from programs.tools import FAILED_QUERY
 from retrievers.records import Hit as RealHit
 from retrievers.records import Passage as RealPassage
 from trainsets.answers import NoGoldAnswerError
@@ -58,9 +59,14 @@ def test_an_error_is_errored_and_never_wrong() -> None:
     assert name(CASE, None) == "errored"
     assert name(CASE, Prediction("x", stop_reason="error")) == "errored"
     assert name(ABSENT, Prediction("x", abstained=True, stop_reason="error")) == "errored"
-    broken = hop("a#0", error="sql: no such table")
-    assert attribute(CASE, Prediction("48 V", hops=(broken,))) == Outcome("errored", detail="sql: no such table")
+    broken = hop("a#0", error="stock: HTTP 503")
+    assert attribute(CASE, Prediction("48 V", hops=(broken,))) == Outcome("errored", detail="stock: HTTP 503")
     assert name(CASE, Prediction("24 V", ("a#0",), context=SHOWN, hops=(broken,))) == "right"
+
+
+def test_a_query_of_the_lms_own_that_failed_does_not_hide_a_wrong_answer() -> None:
+    failed = hop("a#0", "b#0", error=f"{FAILED_QUERY}no such column: price")
+    assert name(CASE, Prediction("48 V", ("a#0",), context=SHOWN, hops=(failed,))) == "wrong_with_evidence"
 
 
 def test_evidence_outside_the_index_is_told_first() -> None:

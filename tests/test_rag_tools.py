@@ -24,7 +24,7 @@ from programs.planning import MAX_STEPS
 from programs.rag import AgenticRAG
 from programs.record import to_json
 from programs.run import Bounds
-from programs.tools import N_TRIES, NO_TOOLS, Toolbox, make_toolbox
+from programs.tools import FAILED_QUERY, N_TRIES, NO_TOOLS, Toolbox, make_toolbox
 from retrievers import build_index, open_index
 from retrievers.records import Hit, Passage
 
@@ -138,7 +138,7 @@ def test_a_question_that_adds_up_is_asked_of_the_tables_and_cited_from_them(inde
 def test_a_query_that_fails_is_told_to_the_lm_and_repaired_once(index: Any, toolbox: Toolbox) -> None:
     prediction, lm = ask(index, toolbox, {"sql": [sql("SELECT SUM(amount) FROM orders"), sql(SUM)], **GOOD})
     failed, repaired = prediction.hops[1:]
-    assert (failed.error, failed.hits) == ("no such column: amount", ())
+    assert (failed.error, failed.hits) == (f"{FAILED_QUERY}no such column: amount", ())
     assert (repaired.query, repaired.error, prediction.answer) == (SUM, None, "30")
     assert "no such column: amount" in lm.prompts[1]
 

@@ -28,7 +28,8 @@ OutcomeName = Literal[
 ]
 OUTCOMES: tuple[OutcomeName, ...] = get_args(OutcomeName)
 
-_MADE_UP = "no tool "  # what a program notes where its LM asks for a tool that there is not
+# What a program notes where its LM asks for a tool that there is not, or writes a query that fails.
+_MADE_UP = ("no tool ", "no answer from the query: ")
 _LOOP_ENDS = ("max_rounds", "repeated_query", "no_new_evidence", "budget", "timeout")
 
 
@@ -50,8 +51,8 @@ def attribute(
 ) -> Outcome:
     """Name the one outcome of a case. The first line that holds decides:
 
-    - `errored`: no prediction, stop reason `error`, or a wrong answer after a tool raised; one that the LM made up did
-      not.
+    - `errored`: no prediction, stop reason `error`, or a wrong answer after a tool raised; one that the LM made up, or
+      a query of its own that failed, did not.
     - not answerable: `right` if the program abstained, else `should_have_abstained`.
     - the answer is right: `right`; `unsupported_right` if no cited passage is gold evidence or holds the answer.
     - nothing to find (chit-chat): `should_not_have_abstained`, or `wrong_with_evidence` for an empty answer.
