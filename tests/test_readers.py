@@ -168,6 +168,38 @@ def test_xlsx_sheets_become_tables_with_dates_as_iso() -> None:
     assert table.name == "book Orders"
 
 
+FRONT = """---
+title: Valve manual
+date: 2025-03-04
+status: superseded
+version: 2
+tags: [valves, 阀门, [deep]]
+owner: {name: Ada}
+source: elsewhere
+draft: null
+---
+# Heading
+
+Text.
+"""
+
+
+def test_front_matter_is_metadata_and_no_text() -> None:
+    parsed = read_text(FRONT.encode(), markdown=True)
+    assert (parsed.title, parsed.text) == ("Valve manual", "# Heading\n\nText.\n")
+    said = {"date": "2025-03-04", "status": "superseded", "version": 2, "tags": "valves, 阀门"}
+    assert parsed.metadata == {"type": "markdown", **said}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["---\n- a list\n---\nText", "---\n{ no: yaml\n---\nText", "Text\n---\nkey: value\n---\n", "---\n\n---\nText"],
+)
+def test_what_is_no_front_matter_stays_text(text: str) -> None:
+    assert read_text(text.encode(), markdown=True).text == text
+    assert read_text(FRONT.encode(), markdown=False).text == FRONT
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "gb18030"])
 def test_chinese_is_decoded_from_every_usual_encoding(encoding: str) -> None:
     text = "控制器的错误代码是什么意思，请先断电并检查接线。" * 3

@@ -1,17 +1,22 @@
 """Bytes to text: UTF-8, UTF-16, or what charset-normalizer detects; Markdown and plain text files."""
 
 import codecs
+import math
 import re
+from datetime import date
 
+import yaml
 from charset_normalizer import from_bytes
 
 from retrievers.readers.parsed import Parsed, UnreadableFile
+from retrievers.records import Scalar
 
 _BOMS = [(codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")]
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1f]")
 _SAMPLE = 200_000
 _MAX_LINE = 1_000_000
 _TITLE_LINES = 40
+_FRONT_MATTER = re.compile(r"\ufeff?---[ \t]*\n(.{1,20000}?)\n---[ \t]*(?:\n|$)", re.DOTALL)
 
 
 def decode(raw: bytes) -> str:
@@ -31,14 +36,20 @@ def decode(raw: bytes) -> str:
 
 
 def read_text(raw: bytes, *, markdown: bool) -> Parsed:
-    """Read a Markdown or plain text file; the title is its first heading.
+    """Read a Markdown or plain text file; the title is its first heading, or stands in front matter.
+
+    Front matter is YAML between two lines `---` at the start; what it says in single values or lists is metadata.
 
     Raises:
         UnreadableFile: It is binary, or one line without end.
     """
     text = decode(raw)
     check_lines(text)
-    return Parsed(_find_title(text) if markdown else "", text, {"type": "markdown" if markdown else "text"})
+    if not markdown:
+        return Parsed("", text, {"type": "text"})
+    metadata, text = _split_front_matter(text)
+    title = metadata.pop("title", "")
+    return Parsed(str(title) or _find_title(text), text, {"type": "markdown", **metadata})
 
 
 def check_lines(text: str) -> None:
@@ -88,6 +99,33 @@ def _decode_line(line: bytes) -> str:
         except UnicodeDecodeError:
             continue
     return line.decode("cp1252", "replace")
+
+
+def _split_front_matter(text: str) -> tuple[dict[str, Scalar], str]:
+    """Split front matter off; text that is none, or no YAML, stays."""
+    match = _FRONT_MATTER.match(text)
+    if match is None:
+        return {}, text
+    try:
+        found = yaml.safe_load(match[1])
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}, text
+    if not isinstance(found, dict):
+        return {}, text
+    read = {str(key): _read_value(value) for key, value in found.items() if key != "source"}  # that names the file
+    return {key: value for key, value in read.items() if value is not None}, text[match.end() :]
+
+
+def _read_value(value: object) -> Scalar | None:
+    """Read a single value, or a list of them as text; anything deeper is left out."""
+    if isinstance(value, list):
+        parts = [_read_value(one) for one in value if not isinstance(one, list)]
+        return ", ".join(str(part) for part in parts if part is not None) or None
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float) else None
 
 
 def _find_title(text: str) -> str:

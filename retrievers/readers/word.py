@@ -29,13 +29,13 @@ def read_docx(raw: bytes) -> Parsed:
         document = docx.Document(BytesIO(raw))
         blocks = [_format_block(block) for block in document.iter_inner_content()]
         properties = document.core_properties
-        title, created = (properties.title or "").strip(), properties.created
+        title, modified = (properties.title or "").strip(), properties.modified or properties.created
     except (PackageNotFoundError, BadZipFile, LxmlError, KeyError, ValueError, AttributeError) as error:
         raise UnreadableFile(f"corrupt: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from None
     text = "\n\n".join(block for block in blocks if block.strip())
     metadata: dict[str, Scalar] = {"type": "docx"}
-    if created is not None:
-        metadata["date"] = f"{created:%Y-%m-%d}"
+    if modified is not None:
+        metadata["date"] = f"{modified:%Y-%m-%d}"
     return Parsed(title or _find_title(text), text, metadata)
 
 
