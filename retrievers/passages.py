@@ -10,15 +10,22 @@ from retrievers.metadata import parse_date
 from retrievers.readers.parsed import PAGE_BREAK
 from retrievers.records import Document, Passage, Scalar
 
-VERSION = "structure-4"
+VERSION = "structure-5"
 TITLE_WEIGHT = 2
 
 _FENCE = re.compile(r"^\s*(```|~~~)")
-_HEADING = re.compile(r"^(#{1,6})\s+(.+?)\s*#*\s*$")
+_HEADING = re.compile(r"^(#{1,6})\s+(\S.*)")
+_CLOSING_MARKS = re.compile(r"(?:^|(?<=\s))#+$")
+_MAX_HEADING = 200  # a longer line is text: it would be repeated before every passage under it
 _TABLE_ROW = re.compile(r"^\s*\|.*\|\s*$")
 _LIST_ITEM = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)、])\s+")
 # A sentence ends at Chinese full stops, or at a Latin one before a space; its closing quotes belong to it.
-_SENTENCE = re.compile(r".+?(?:[。！？；…]+[”’」』）》\"']*|[.!?]+[\"')\]”’]*(?=\s)|\n|$)\s*", re.DOTALL)
+# Every character is looked at once, however many stops or quotes follow each other.
+_SENTENCE = re.compile(
+    r".(?:[^。！？；….!?\n]++|[.!?](?![\"')\]”’]*+\s))*+"
+    r"(?:[。！？；…]+[”’」』）》\"']*|[.!?][\"')\]”’]*(?=\s)|\n|$)\s*",
+    re.DOTALL,
+)
 
 # A longer text's tokens are estimated from three samples of so many characters: counting all of them costs a good part
 # of embedding it.
@@ -175,9 +182,8 @@ def _find_blocks(text: str) -> Iterator[_Block]:
         if kind and (new != kind or new == "heading") and not (kind == "list" and new == "text" and line[:1] in " \t"):
             yield _Block(kind, start, end, tuple(title for _, title in path))
             kind = ""
-        if new == "heading" and (match := _HEADING.match(line.rstrip("\n"))):
-            level = len(match[1])
-            path = [(depth, title) for depth, title in path if depth < level] + [(level, match[2])]
+        if new == "heading" and (heading := _read_heading(line)):
+            path = [(depth, title) for depth, title in path if depth < heading[0]] + [heading]
         if new and not kind:
             kind, start = new, line_start
         end = line_start + len(line)
@@ -197,68 +203,80 @@ def _name_line(line: str) -> str:
         return ""
     if _FENCE.match(line):
         return "code"
-    if _HEADING.match(line):
+    if _read_heading(line):
         return "heading"
     if _TABLE_ROW.match(line):
         return "table"
     return "list" if _LIST_ITEM.match(line) else "text"
 
 
+def _read_heading(line: str) -> tuple[int, str] | None:
+    """Read the level and the title of a Markdown heading; marks that close it need a space before them."""
+    match = _HEADING.match(line) if line.startswith("#") else None
+    title = _CLOSING_MARKS.sub("", match[2].rstrip()).rstrip() if match else ""
+    return (len(match[1]), title) if match and title and len(title) <= _MAX_HEADING else None
+
+
 def _cut_block(text: str, block: _Block, limit: int) -> Iterator[_Unit]:
-    """Keep a block whole when it fits; else cut prose at sentences, the rest at lines, and what is left by length."""
+    """Keep a block whole when it fits; else cut prose at sentences, the rest at lines, and what is left by length.
+
+    What is blank is left out.
+    """
     if block.end - block.start <= limit and block.kind != "text":
         yield _Unit(block.start, block.end, block.headings)
         return
     lead, start = "", block.start
     if block.kind == "table":
-        lead, start = _take_table_header(text, block)
+        lead, start = _take_table_header(text, block, limit // 2)
+        limit -= len(lead)
     body = text[start : block.end]
     pieces = _SENTENCE.findall(body) if block.kind == "text" else body.splitlines(keepends=True)
     for piece in pieces:
         for offset in range(0, len(piece), limit):
             end = min(start + limit, start + len(piece) - offset)
-            yield _Unit(start, end, block.headings, lead)
+            if not text[start:end].isspace():
+                yield _Unit(start, end, block.headings, lead)
             start = end
 
 
-def _take_table_header(text: str, block: _Block) -> tuple[str, int]:
-    """Split off the first row and the rule under it, where rows follow."""
+def _take_table_header(text: str, block: _Block, longest: int) -> tuple[str, int]:
+    """Split off the first row and the rule under it, where rows follow and it leaves them room."""
     rows = text[block.start : block.end].splitlines(keepends=True)
     n = 2 if len(rows) > 1 and set(rows[1].strip()) <= set("|-: ") else 1
-    if len(rows) <= n:  # nothing stands under it: the header is all there is, and is cut itself
-        return "", block.start
     lead = "".join(rows[:n])
+    if len(rows) <= n or len(lead) > longest:  # the header is all there is, or most of it, and is cut itself
+        return "", block.start
     return lead, block.start + len(lead)
 
 
 def _pack(units: Sequence[_Unit], limit: int, overlap: int) -> Iterator[list[_Unit]]:
     """Fill passages up to `limit` characters; start a new one at a heading once half full."""
     group: list[_Unit] = []
-    length = 0
     for unit in units:
-        new_section = bool(group) and unit.headings != group[-1].headings and length >= limit // 2
-        if group and (new_section or length + _length(unit) > limit):
+        new_section = bool(group) and unit.headings != group[-1].headings and _span(group[0], group[-1]) >= limit // 2
+        if group and (new_section or _span(group[0], unit) > limit):
             yield group
-            group = [] if new_section else _take_tail(group, unit, min(overlap, limit - _length(unit)))
-            length = sum(map(_length, group))
+            group = [] if new_section else _take_tail(group, unit, overlap, limit)
         group.append(unit)
-        length += _length(unit)
     if group:
         yield group
 
 
-def _take_tail(group: Sequence[_Unit], following: _Unit, overlap: int) -> list[_Unit]:
+def _take_tail(group: Sequence[_Unit], following: _Unit, overlap: int, limit: int) -> list[_Unit]:
     """Take the last units of a passage that fit the overlap and stand under the same headings as what follows."""
-    tail: list[_Unit] = []
-    for unit in reversed(group[1:]):
-        if unit.headings != following.headings or sum(map(_length, tail)) + _length(unit) > overlap:
+    first = len(group)
+    while first > 1:
+        unit = group[first - 1]
+        too_much = _span(unit, group[-1]) > overlap or _span(unit, following) > limit
+        if unit.headings != following.headings or too_much:
             break
-        tail.insert(0, unit)
-    return tail
+        first -= 1
+    return list(group[first:])
 
 
-def _length(unit: _Unit) -> int:
-    return unit.end - unit.start
+def _span(first: _Unit, last: _Unit) -> int:
+    """Measure a passage from one unit to another: the header it repeats, and what is blank between them, count too."""
+    return len(first.lead) + last.end - first.start
 
 
 def _join(text: str, group: Sequence[_Unit]) -> str:

@@ -121,3 +121,32 @@ def test_a_table_of_one_long_row_is_kept_whole_in_parts(rule: str) -> None:
     passages = split(row + rule)
     assert len(passages) > 1
     assert "".join(passage.text for passage in passages).replace(" ", "").startswith(row.replace(" ", ""))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a " * 2000 + "." * 200_000 + "b", "# a" + " " * 200_000 + "b", "# " + "#" * 200_000 + " b", '."' * 100_000],
+)
+def test_a_text_of_nothing_but_marks_is_split_in_a_moment(text: str) -> None:
+    passages = split_document(Document("d", "", f"{SENTENCES}\n{text}"), Chunker(64, 8), lambda part: len(part) // 4)
+    assert (passages[0].text[:20], passages[-1].text[-1]) == (SENTENCES[:20], text[-1])
+
+
+def test_a_passage_is_not_filled_with_blanks() -> None:
+    passages = split_document(Document("d", "", f"a{' ' * 5000}b{chr(10) * 5000}c"), Chunker(16, 0), count_words)
+    assert [passage.text for passage in passages] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("columns", [3, 8, 40])
+def test_the_header_that_a_part_of_a_table_repeats_counts(columns: int) -> None:
+    row = "|".join(f"v{n:03}" for n in range(columns))
+    table = f"|{row.replace('v', 'c')}|\n|{'---|' * columns}\n" + f"|{row}|\n" * 50
+    passages = split_document(Document("d", "", table), Chunker(100, 10), len)
+    assert max(len(passage.text) for passage in passages) <= 100
+    assert any(passage.text.startswith("|c000") for passage in passages[1:]) == (columns == 3)
+
+
+def test_a_heading_keeps_marks_of_its_own_and_a_long_one_is_text() -> None:
+    text = f"# Use of C#\n\n{SENTENCES}\n\n## Closed ##\n\n{SENTENCES}\n\n# {'long ' * 50}\n\n{SENTENCES}"
+    headings = {passage.metadata.get("heading") for passage in split(text)}
+    assert headings == {"Use of C#", "Use of C# > Closed"}
