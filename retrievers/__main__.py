@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN_TABLES = 10
+_N_SHOWN = 20  # of a list of values in `stats`
 
 
 class UsageError(ValueError):
@@ -98,7 +99,9 @@ def _add_build(commands: Any) -> None:
     )
     build.add_argument("--passage-tokens", type=int, default=512, metavar="N", help="largest passage (default 512)")
     build.add_argument("--overlap-tokens", type=int, default=96, metavar="N", help="shared by neighbours (default 96)")
-    build.add_argument("--words", type=Path, metavar="FILE", help="terms the Chinese segmenter keeps whole, one a line")
+    build.add_argument(
+        "--words", type=Path, metavar="FILE", help="Chinese words to keep whole, one a line; jieba's dictionaries fit"
+    )
     build.add_argument("--prune", action="store_true", help="drop documents that were indexed from other corpora")
 
 
@@ -174,7 +177,7 @@ def _run_build(args: argparse.Namespace) -> int:
         chunker = Chunker(args.passage_tokens, args.overlap_tokens)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    words = args.words.read_text(encoding="utf-8").splitlines() if args.words else ()
+    words = _read_words(args.words) if args.words else ()
     with _show_progress() as progress:
         report = build_index(
             args.corpus, args.index, args.embedder, chunker=chunker, words=words, prune=args.prune, progress=progress
@@ -204,6 +207,16 @@ def _run_build(args: argparse.Namespace) -> int:
         f"{what} ({report.seconds:.1f} s, corpus version {manifest.corpus_version})"
     )
     return 0
+
+
+def _read_words(path: Path) -> list[str]:
+    from retrievers.tokenizer import read_words
+
+    words, unused = read_words(path)
+    if unused:
+        what = f"{len(unused)} lines are not of Chinese characters alone, and have no effect; the first is line"
+        print(f"{path}: {what} {unused[0]}", file=sys.stderr)
+    return words
 
 
 def _run_search(args: argparse.Namespace) -> int:
@@ -397,7 +410,7 @@ def _format_value(value: object) -> str:
             ", ".join(f"{key}: {f'{item:,}' if isinstance(item, int) else item}" for key, item in value.items()) or "–"
         )
     if isinstance(value, tuple):
-        return ", ".join(map(str, value)) or "–"
+        return ", ".join(map(str, value[:_N_SHOWN])) + (f" … ({len(value):,})" if len(value) > _N_SHOWN else "") or "–"
     return str(value)
 
 

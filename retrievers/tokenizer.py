@@ -5,7 +5,11 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
+
+from retrievers.readers.parsed import UnreadableFile
+from retrievers.readers.text import decode
 
 VERSION = "bilingual-2"
 ID_WEIGHT = 3
@@ -26,6 +30,8 @@ _FUNCTION_WORDS = frozenset(
 
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _HAN_RUN = re.compile(f"[{_HAN}]+")
+# jieba's own dictionaries may have a frequency and a part of speech behind the word.
+_DICTIONARY_LINE = re.compile(r"(\S+)(?:\s+\d+)?(?:\s+[a-zA-Z]+)?")
 # A chunk is a run of Han characters, or a run of letters and digits that may be joined by the marks that ids use.
 _CHUNK = re.compile(rf"[{_HAN}]+|(?:(?![{_HAN}])[^\W_])+(?:[-_./:'](?:(?![{_HAN}])[^\W_])+)*")
 _JOINT = re.compile(r"[-_./:']")
@@ -34,6 +40,10 @@ _POSSESSIVE = re.compile(r"'s?$")
 _ID = re.compile(
     r"(?:[a-z]+[-_./]?\d|\d+[-_/][a-z]{1,3}(?![a-z]))[a-z0-9]*(?:[-_./](?:[a-z]{0,3}\d[a-z0-9]*|[a-z]{1,3}))*"
 )
+
+
+class WordsError(ValueError):
+    """A file of words that cannot be read."""
 
 
 class Tokenizer:
@@ -45,8 +55,13 @@ class Tokenizer:
     """
 
     def __init__(self, words: Iterable[str] = ()) -> None:
-        """Take `words`, the custom dictionary: terms that jieba must not cut."""
-        self.words = tuple(sorted({_fold(word).strip() for word in words} - {""}))
+        """Take `words`, the custom dictionary: terms that jieba must not cut; it is shown Chinese characters alone."""
+        folded = {_fold(word).strip() for word in words}
+        self.words = tuple(sorted(word for word in folded if _HAN_RUN.fullmatch(word)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Share the tokenizer with copies, and load it again where it was sent: jieba's dictionary does neither."""
+        return load_tokenizer, (self.words,)
 
     @property
     def fingerprint(self) -> str:
@@ -96,6 +111,29 @@ class Tokenizer:
 def load_tokenizer(words: tuple[str, ...] = ()) -> Tokenizer:
     """Share one tokenizer per custom dictionary: its dictionary takes a quarter of a second to load."""
     return Tokenizer(words)
+
+
+def read_words(path: Path) -> tuple[list[str], list[str]]:
+    """Read a custom dictionary, one word a line, as plain text or as jieba has it (`word frequency part-of-speech`).
+
+    Returns:
+        The words; and the lines, each with its number, that have no effect: they hold other than Chinese characters.
+
+    Raises:
+        WordsError: It is no text.
+    """
+    try:
+        lines = [line.strip() for line in decode(path.read_bytes()).split("\n")]
+    except UnreadableFile as error:
+        raise WordsError(f"{path}: {error}; expected a file of words, one a line") from None
+    words, unused = list[str](), list[str]()
+    for number, line in enumerate(lines, start=1):
+        match = _DICTIONARY_LINE.fullmatch(line)
+        if match and _HAN_RUN.fullmatch(_fold(match[1])):
+            words.append(match[1])
+        elif line:
+            unused.append(f"{number}: {line[:40]!r}")
+    return words, unused
 
 
 def tokenize(text: str) -> list[str]:

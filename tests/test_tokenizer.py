@@ -1,11 +1,15 @@
+import copy
+import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrievers.tokenizer import Tokenizer, find_ids, load_tokenizer, tokenize
+from retrievers.tokenizer import Tokenizer, WordsError, find_ids, load_tokenizer, read_words, tokenize
 
 
 @pytest.mark.parametrize(
@@ -85,3 +89,39 @@ def test_runs_of_chinese_without_a_token_that_is_sought_are_not_cut(monkeypatch:
     monkeypatch.setattr(tokenizer, "_cut", lambda chunk: cut.append(chunk) or list(chunk))
     assert tokenizer.find("仓库发货，运费由供应商承担，合同另附", {"合", "x"}) == {"合"}
     assert cut == ["合同另附"]
+
+
+WORDS = "塔罗斯网关\n\n 网关离 \n塔罗斯网关\n云计算 5 n\n冰火两重天 3\n量子云\tnz\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "gb18030"])
+def test_a_file_of_words_may_be_a_dictionary_of_jieba_in_any_encoding(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "words.txt").write_text(WORDS, encoding=encoding)
+    words, unused = read_words(tmp_path / "words.txt")
+    assert set(words) == {"塔罗斯网关", "网关离", "云计算", "冰火两重天", "量子云"}
+    assert unused == []
+
+
+def test_lines_that_can_not_be_words_of_jieba_are_told(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("B超\n塔罗斯网关\nABC\n中 国\n", encoding="utf-8")
+    assert read_words(tmp_path / "words.txt") == (["塔罗斯网关"], ["1: 'B超'", "3: 'ABC'", "4: '中 国'"])
+    assert Tokenizer(["B超", "塔罗斯网关", "ABC", "中 国", "中\x00国", "\ud800"]).words == ("塔罗斯网关",)
+
+
+def test_a_file_of_words_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_bytes(bytes(range(256)) * 8)
+    with pytest.raises(WordsError, match=r"words.txt: binary, not text; expected a file of words"):
+        read_words(tmp_path / "words.txt")
+
+
+def test_a_tokenizer_is_copied_and_pickled_with_its_words() -> None:
+    tokenizer = load_tokenizer(("塔罗斯网关",))
+    assert "塔罗斯网关" in tokenizer("塔罗斯网关离线")
+    assert copy.deepcopy(tokenizer) is tokenizer
+    assert pickle.loads(pickle.dumps(Tokenizer(["网关离"]))).words == ("网关离",)
+
+
+def test_many_threads_cut_with_one_tokenizer_that_none_has_loaded_yet() -> None:
+    tokenizer, texts = Tokenizer(["塔罗斯网关"]), [f"塔罗斯网关离线第{n}次请检查电源" * 50 for n in range(20)]
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(tokenizer, texts * 4)] == [*map(Tokenizer(["塔罗斯网关"]), texts)] * 4
