@@ -346,10 +346,12 @@ def _keep_others(corpus: Path, entries: Sequence[Entry], recipe: Recipe, old: Ge
     taken = {entry.stored.doc_id for entry in entries}
     others = [stored for stored in old.store.documents_beside(name_corpus(corpus)) if stored.doc_id not in taken]
     if others and old.manifest.chunker != recipe.chunker.fingerprint:
-        raise BuildError(
-            f"the index also holds {len(others)} documents of {others[0].corpus}, which cannot be split anew from "
-            "here; keep the passage size, or drop them with --prune"
+        what = (
+            f"the index also holds {len(others)} documents of {others[0].corpus}, which cannot be split anew from here"
         )
+        if replace(parse_chunker(old.manifest.chunker), version=recipe.chunker.version) != recipe.chunker:
+            raise BuildError(f"{what}; keep the passage size ({old.manifest.chunker}), or drop them with --prune")
+        raise BuildError(f"{what}, and were split by an earlier version; drop them with --prune, then build them again")
     return [Entry(stored) for stored in others]
 
 
@@ -373,12 +375,20 @@ def _stamp(path: Path) -> str:
 
 
 def _fit(chunker: Chunker, embedder: Embedder) -> Chunker:
-    """Cut the passage size to what the embedder sees, less a tenth for the title before the text."""
+    """Cut the passage size to what the embedder sees, less a tenth for the title before the text.
+
+    Raises:
+        BuildError: It sees too little.
+    """
     limit = read_max_tokens(embedder)
     if limit is None or chunker.size <= 0.9 * limit:
         return chunker
     size = int(0.9 * limit)
-    return Chunker(size, min(chunker.overlap, size // 5))
+    try:
+        return Chunker(size, min(chunker.overlap, size // 5))
+    except ValueError as error:
+        reason = f"embedder {embedder.name!r} sees {limit} tokens of a text, a tenth of them for the title"
+        raise BuildError(f"{reason}: {error}; choose another embedder") from None
 
 
 def _check_target(path: Path) -> None:

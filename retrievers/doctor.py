@@ -10,7 +10,7 @@ import numpy as np
 
 from retrievers.build import Progress, read_file_stamps, write_index
 from retrievers.embedders import Embedder, EmbedderError, load_embedder
-from retrievers.generation import Entry, Generation, Recipe, count_tolerated, find_unreachable
+from retrievers.generation import Entry, Generation, Recipe, count_tolerated, find_unreachable, name_outdated
 from retrievers.index import locate
 from retrievers.lexical import TokenFile
 from retrievers.locks import hold_lock
@@ -44,6 +44,7 @@ def examine(path: Path | str, embedder: Embedder | None = None) -> list[Finding]
             *_check_parity(generation),
             _check_vectors(generation),
             _check_embedder(generation, embedder),
+            _check_version(generation),
             *_check_types(generation),
             *_check_languages(generation),
             *_check_stale(folder, generation),
@@ -123,6 +124,11 @@ def _check_embedder(generation: Generation, embedder: Embedder | None) -> Findin
         message = f"{manifest.embedder!r} is another model now ({model.fingerprint}); build the index again"
         return Finding("embedder", False, message)
     return Finding("embedder", True, f"{manifest.embedder!r} is the one that built the index")
+
+
+def _check_version(generation: Generation) -> Finding:
+    outdated = name_outdated(generation.manifest)
+    return Finding("version", not outdated, outdated or "passages and words are cut as they are now")
 
 
 def _check_types(generation: Generation) -> Iterator[Finding]:

@@ -19,10 +19,11 @@ from retrievers.lexical import LexicalWriter, TokenFile, finish_lexical
 from retrievers.locks import Lease
 from retrievers.manifest import Manifest, read_manifest
 from retrievers.metadata import Schema, normalise
-from retrievers.passages import Chunker, embedding_text, lexical_text, split_document
+from retrievers.passages import VERSION as SPLITTING
+from retrievers.passages import Chunker, embedding_text, lexical_text, parse_chunker, split_document
 from retrievers.records import Document, Passage, Scalar
 from retrievers.store import Store, StoredDocument
-from retrievers.tokenizer import Tokenizer
+from retrievers.tokenizer import Tokenizer, load_tokenizer
 from retrievers.vectors import KnownVectors, VectorFile, VectorWriter
 
 N_PROBES = 50
@@ -54,6 +55,16 @@ class Recipe:
     def split(self, document: Document) -> list[Passage]:
         """Split a document as the embedder counts tokens."""
         return split_document(document, self.chunker, lambda text: count_tokens(self.embedder, text))
+
+
+def name_outdated(manifest: Manifest) -> str:
+    """Name what an earlier version of this project did otherwise when it built an index; nothing if it did not."""
+    splitting, cutting = parse_chunker(manifest.chunker).version, manifest.tokenizer
+    now = load_tokenizer(manifest.words).fingerprint
+    changes = [("passages", splitting, SPLITTING)] if splitting != SPLITTING else []
+    changes += [("words", cutting, now)] if cutting != now else []
+    parts = " and ".join(f"{what} are cut otherwise now ({new}, not {old})" for what, old, new in changes)
+    return f"{parts}; build it again, which keeps its embeddings where the text is the same" if parts else ""
 
 
 class Generation:

@@ -1,5 +1,6 @@
 """An index, open for searching: two sides, fused."""
 
+import logging
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from retrievers.dense import CollectionGone, DenseHome, DenseIndex
 from retrievers.embedders import Embedder, Vectors, load_embedder
 from retrievers.filters import Condition, parse_filters, to_where
 from retrievers.fusion import fuse_ranks
-from retrievers.generation import Generation
+from retrievers.generation import Generation, name_outdated
 from retrievers.lexical import LexicalIndex, Scores, top_rows
 from retrievers.manifest import IndexMismatch, IndexNotFound, Manifest, find_generation, is_address
 from retrievers.ranking import Query, rank_candidates, split_clauses
@@ -35,6 +36,8 @@ N_EXACT = 20_000
 _CACHE_SIZE = 1024
 
 Rows = NDArray[np.int64]
+
+_log = logging.getLogger(__name__)
 
 
 def open_index(path: Path | str, embedder: Embedder | None = None) -> "Index":
@@ -56,6 +59,8 @@ def open_index(path: Path | str, embedder: Embedder | None = None) -> "Index":
     except IndexMismatch:
         generation.close()
         raise
+    if outdated := name_outdated(generation.manifest):
+        _log.warning("%s: %s", path, outdated)
     return Index(generation, embedder)
 
 

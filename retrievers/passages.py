@@ -45,6 +45,7 @@ class Chunker:
 
     size: int = 512
     overlap: int = 96
+    version: str = VERSION  # of the rules, another one in an index that an earlier version of this project built
 
     def __post_init__(self) -> None:
         """Refuse sizes that cannot work.
@@ -60,7 +61,7 @@ class Chunker:
     @property
     def fingerprint(self) -> str:
         """Name what decides the passages."""
-        return f"{VERSION} size={self.size} overlap={self.overlap}"
+        return f"{self.version} size={self.size} overlap={self.overlap}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,9 @@ class _Unit:
 
 def parse_chunker(fingerprint: str) -> Chunker:
     """Read a chunker back from its fingerprint."""
-    size, overlap = (int(part.split("=")[1]) for part in fingerprint.split()[1:3])
-    return Chunker(size, overlap)
+    version, *parts = fingerprint.split()
+    size, overlap = (int(part.split("=")[1]) for part in parts[:2])
+    return Chunker(size, overlap, version)
 
 
 def split_document(document: Document, chunker: Chunker, count_tokens: CountTokens) -> list[Passage]:

@@ -26,8 +26,12 @@ from retrievers import (
     open_index,
 )
 from retrievers.build import BuildError, delete_documents
+from retrievers.doctor import examine, repair
 from retrievers.lexical import LexicalWriter
 from retrievers.locks import hold_lock
+from retrievers.manifest import find_generation
+from retrievers.passages import VERSION as SPLITTING
+from retrievers.tokenizer import VERSION as CUTTING
 from retrievers.vectors import VectorWriter
 
 
@@ -589,3 +593,40 @@ def test_a_collection_with_unreachable_records_is_filled_again(tmp_path: Path, m
     monkeypatch.setattr(generation, "find_unreachable", lambda *_: ["a#0"])
     build_index(write_corpus(tmp_path / "c.jsonl", a="alpha", b="beta"), tmp_path / "i", HashEmbedder())
     assert written == [2] * (1 + generation.N_REBUILDS)  # again, and not for ever
+
+
+def test_an_index_of_an_earlier_version_says_so_until_it_is_built_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = (write_corpus(tmp_path / f"{n}.jsonl", **{f"{n}a": "alpha", f"{n}b": "beta"}) for n in (1, 2))
+    build_index(one, tmp_path / "i", HashEmbedder())
+    age(tmp_path / "i")
+    said = "passages are cut otherwise now ({}, not structure-0) and words are cut otherwise now ({}, not bilingual-0)"
+    said = said.format(SPLITTING, CUTTING) + "; build it again"
+    assert said in next(f.message for f in examine(tmp_path / "i", HashEmbedder()) if f.check == "version" and not f.ok)
+    assert open_index(tmp_path / "i", HashEmbedder()).search("alpha")[0].passage.doc_id == "1a"
+    assert said in caplog.text
+    # Deleting and mending keep the passages, which are still those of the earlier version.
+    delete_documents(tmp_path / "i", ["1b"], HashEmbedder())
+    repair(tmp_path / "i", lambda *_: None, HashEmbedder())
+    assert open_index(tmp_path / "i", HashEmbedder()).manifest.chunker == "structure-0 size=512 overlap=96"
+    with pytest.raises(BuildError, match="split by an earlier version; drop them with --prune"):
+        build_index(two, tmp_path / "i", HashEmbedder())
+    build_index(one, tmp_path / "i", HashEmbedder())
+    assert doc_ids(open_index(tmp_path / "i", HashEmbedder())) == {"1a", "1b"}
+    assert [finding for finding in examine(tmp_path / "i", HashEmbedder()) if not finding.ok] == []
+
+
+def age(path: Path) -> None:
+    """Make an index one that an earlier version built."""
+    manifest = find_generation(path) / "manifest.json"
+    text = manifest.read_text(encoding="utf-8").replace(SPLITTING, "structure-0").replace(CUTTING, "bilingual-0")
+    manifest.write_text(text, encoding="utf-8")
+
+
+def test_an_embedder_that_sees_too_little_is_refused(tmp_path: Path) -> None:
+    embedder = HashEmbedder()
+    embedder.max_tokens = 16  # type: ignore[attr-defined]
+    with pytest.raises(BuildError, match=r"'hash' sees 16 tokens.*at least 16 tokens, got 14; choose another"):
+        build_index(write_corpus(tmp_path / "c.jsonl", a="alpha"), tmp_path / "i", embedder)
+    assert not (tmp_path / "i").exists()
