@@ -346,9 +346,7 @@ def _keep_others(corpus: Path, entries: Sequence[Entry], recipe: Recipe, old: Ge
     taken = {entry.stored.doc_id for entry in entries}
     others = [stored for stored in old.store.documents_beside(name_corpus(corpus)) if stored.doc_id not in taken]
     if others and old.manifest.chunker != recipe.chunker.fingerprint:
-        what = (
-            f"the index also holds {len(others)} documents of {others[0].corpus}, which cannot be split anew from here"
-        )
+        what = f"the index also holds {len(others)} documents of {others[0].corpus}, which can't be split anew here"
         if replace(parse_chunker(old.manifest.chunker), version=recipe.chunker.version) != recipe.chunker:
             raise BuildError(f"{what}; keep the passage size ({old.manifest.chunker}), or drop them with --prune")
         raise BuildError(f"{what}, and were split by an earlier version; drop them with --prune, then build them again")

@@ -35,6 +35,10 @@ _READERS = {
 }
 _MAX_LINE_BYTES = 64_000_000
 _MAX_TEXT = 20_000_000
+_MAX_TITLE = 5_000  # it is repeated before every passage
+# What Chroma does not take as a metadata key, and numbers that filters cannot compare.
+_RESERVED = "chroma:document"
+_MAX_NUMBER = 10**300
 _MAX_FILE_BYTES = 500_000_000
 
 
@@ -126,18 +130,18 @@ def read_file(path: Path, corpus: Path, reading: Reading) -> Iterator[tuple[Docu
 
 def name_source(path: Path, corpus: Path) -> str:
     """Name a file within its corpus; a corpus of one file has no name for it."""
-    return "" if path == corpus else path.relative_to(corpus).as_posix()
+    return "" if path == corpus else clean(path.relative_to(corpus).as_posix())
 
 
 def name_corpus(corpus: Path) -> str:
     """Name a corpus in an index."""
-    return str(corpus.resolve())
+    return clean(str(corpus.resolve()))
 
 
 def _read_parsed(path: Path, corpus: Path, reading: Reading) -> Iterator[tuple[Document, str]]:
     """Read a file by its format."""
     source = name_source(path, corpus)
-    name = source or path.name
+    name = source or clean(path.name)
     try:
         parsed, tables = _parse_file(path, _READERS.get(path.suffix.lower()))
     except (UnreadableFile, OSError) as error:
@@ -148,7 +152,8 @@ def _read_parsed(path: Path, corpus: Path, reading: Reading) -> Iterator[tuple[D
     for part in parsed:
         if part.text.strip():
             doc_id = f"{name}/{part.key}" if part.key else name
-            yield Document(doc_id, part.title or path.stem, part.text, {"source": name, **part.metadata}), str(path)
+            title = (part.title or clean(path.stem))[:_MAX_TITLE]
+            yield Document(doc_id, title, part.text, {"source": name, **part.metadata}), str(path)
         else:
             reading.skipped.append(Skip(str(path), "has no text"))
 
@@ -163,9 +168,9 @@ def _parse_file(path: Path, kind: str | None) -> tuple[list[Parsed], list[Table]
     if not raw.strip():
         raise UnreadableFile("the file is empty")
     if kind == "csv":
-        return import_module("retrievers.readers.tables").read_csv(raw, path.stem)
+        return import_module("retrievers.readers.tables").read_csv(raw, clean(path.stem))
     if kind == "xlsx":
-        return import_module("retrievers.readers.tables").read_xlsx(raw, path.stem)
+        return import_module("retrievers.readers.tables").read_xlsx(raw, clean(path.stem))
     if kind == "pdf":
         return [import_module("retrievers.readers.pdf").read_pdf(raw)], []
     if kind == "docx":
@@ -212,10 +217,12 @@ def parse_line(line: str, place: str) -> Document:
         raise CorpusError(f"{place}: id: is missing or empty")
     if not text.strip() and not title.strip():
         raise CorpusError(f"{place}: text: is missing or empty")
-    if len(text) > _MAX_TEXT:
-        raise CorpusError(
-            f"{place}: text: has {len(text):,} characters (the limit is {_MAX_TEXT:,}); split the document"
-        )
+    for key, value, limit, remedy in (
+        ("text", text, _MAX_TEXT, "split it"),
+        ("title", title, _MAX_TITLE, "shorten it"),
+    ):
+        if len(value) > limit:
+            raise CorpusError(f"{place}: {key}: has {len(value):,} characters (the limit is {limit:,}); {remedy}")
     return Document(doc_id, title.strip(), text, _take_metadata(record.get("metadata"), place))
 
 
@@ -223,7 +230,7 @@ def _take_string(record: Mapping[str, Any], key: str, place: str) -> str:
     value = record.get(key, "")
     if not isinstance(value, str):
         raise CorpusError(f"{place}: {key}: expected a string, got {_name_type(value)}")
-    return _clean(value)
+    return clean(value)
 
 
 def _take_metadata(metadata: object, place: str) -> dict[str, Scalar]:
@@ -234,14 +241,20 @@ def _take_metadata(metadata: object, place: str) -> dict[str, Scalar]:
     for key, value in metadata.items():
         if not isinstance(value, str | int | float | bool | None):
             raise CorpusError(f"{place}: metadata.{key}: expected a string, number or boolean, got {_name_type(value)}")
+        if not key.strip() or key.startswith(("$", "#")) or key == _RESERVED:
+            raise CorpusError(
+                f"{place}: metadata: {key!r} can't be a key: it is empty, begins with $ or #, or is reserved"
+            )
         if isinstance(value, float) and not math.isfinite(value):
             raise CorpusError(f"{place}: metadata.{key}: expected a finite number, got {value}")
-    scalars = {_clean(key): value for key, value in metadata.items() if value is not None}
-    return {key: _clean(value) if isinstance(value, str) else value for key, value in scalars.items()}
+        if isinstance(value, int | float) and abs(value) > _MAX_NUMBER:
+            raise CorpusError(f"{place}: metadata.{key}: expected a number below 1e300; quote it if it is an id")
+    scalars = {clean(key): value for key, value in metadata.items() if value is not None}
+    return {key: clean(value) if isinstance(value, str) else value for key, value in scalars.items()}
 
 
-def _clean(text: str) -> str:
-    """Replace halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
+def clean(text: str) -> str:
+    """Replace halves of surrogate pairs, which JSON and names of files can hold and UTF-8 cannot."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

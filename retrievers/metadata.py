@@ -1,5 +1,6 @@
 """Metadata with one type a key: inferred over the corpus, normalised, dates as ISO and as seconds."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -112,7 +113,7 @@ def classify(value: Scalar) -> str:
     if _YEAR.fullmatch(value.strip()):
         return "year"
     if _NUMBER.fullmatch(value.strip()):
-        return "numeric"
+        return "numeric" if math.isfinite(float(value)) else "string"
     return "date" if parse_date(value) else "string"
 
 

@@ -12,6 +12,7 @@ from retrievers.records import Document, Passage, Scalar
 
 VERSION = "structure-5"
 TITLE_WEIGHT = 2
+_MAX_LEAD = 400  # characters of a title, and of a heading path, before a text: an embedder sees little of a longer one
 
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _HEADING = re.compile(r"^(#{1,6})\s+(\S.*)")
@@ -109,7 +110,10 @@ def embedding_text(passage: Passage) -> str:
     A title that only repeats the file's name is left out, so a renamed file keeps its vectors.
     """
     title = "" if _is_named_after_file(passage) else passage.title
-    return "\n".join(part for part in (title, str(passage.metadata.get("heading", "")), passage.text) if part)
+    heading = str(passage.metadata.get("heading", ""))
+    if passage.text:
+        title, heading = title[:_MAX_LEAD], heading[-_MAX_LEAD:]
+    return "\n".join(part for part in (title, heading, passage.text) if part)
 
 
 def lexical_text(passage: Passage) -> str:

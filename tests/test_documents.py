@@ -1,8 +1,11 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
+from fake_embedder import HashEmbedder
 
+from retrievers import build_index
 from retrievers.documents import CorpusError, Reading, hash_document, read_documents
 from retrievers.records import Document
 
@@ -37,6 +40,11 @@ def test_jsonl_lines_become_documents(tmp_path: Path) -> None:
             "2: metadata.k: expected a string, number or boolean, got an object",
         ),
         ({"id": "b", "text": "x", "metadata": [1]}, "2: metadata: expected an object, got a list"),
+        ({"id": "b", "text": "x", "metadata": {"": 1}}, "2: metadata: '' can't be a key"),
+        ({"id": "b", "text": "x", "metadata": {"$and": 1}}, "2: metadata: '$and' can't be a key"),
+        ({"id": "b", "text": "x", "metadata": {"chroma:document": 1}}, "2: metadata: 'chroma:document' can't be a key"),
+        ({"id": "b", "text": "x", "metadata": {"n": 10**400}}, "2: metadata.n: expected a number below 1e300"),
+        ({"id": "b", "text": "x", "title": "t" * 5001}, "2: title: has 5,001 characters (the limit is 5,000)"),
         ({"id": "a", "text": "x"}, "2: id: 'a' is already used at"),
     ],
 )
@@ -75,3 +83,17 @@ def test_the_hash_changes_with_every_field_and_not_with_the_order_of_metadata() 
     others += [Document("a", "t", "y", {"k": 1, "l": 2}), Document("a", "t", "x", {"k": 1, "l": "2"})]
     assert len({hash_document(document) for document in (base, *others)}) == 5
     assert hash_document(base) == hash_document(Document("a", "t", "x", {"l": 2, "k": 1}))
+
+
+def test_a_name_that_is_not_utf_8_and_a_heading_without_end_are_read_all_the_same(tmp_path: Path) -> None:
+    os.makedirs(tmp_path / "c")
+    for name in (b"\xb5\xe7.md", b"\xfe\xff.csv"):
+        Path(os.fsdecode(bytes(tmp_path / "c") + b"/" + name)).write_text(f"# {'t' * 9_000},b\n1,2\n", encoding="utf-8")
+    documents = list(read_documents(tmp_path / "c"))
+    assert [(document.doc_id, len(document.title) <= 5_000) for document in documents] == [
+        ("\ufffd\ufffd.csv/row-1", True),
+        ("\ufffd\ufffd.md", True),
+    ]
+    for _ in range(2):
+        report = build_index(tmp_path / "c", tmp_path / "i", HashEmbedder())
+    assert (report.unchanged, report.manifest.n_documents) == (True, 2)

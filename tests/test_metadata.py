@@ -52,6 +52,7 @@ def test_a_span_covers_what_was_written() -> None:
         (["2024", "2025"], "string"),
         (["2024-01-01", "soon"], "string"),
         ([2024, "2024-01-01"], "string"),
+        ([1, "1e999"], "string"),
     ],
 )
 def test_a_key_gets_the_one_type_that_holds_its_values(values: list, kind: str) -> None:

@@ -150,3 +150,10 @@ def test_a_heading_keeps_marks_of_its_own_and_a_long_one_is_text() -> None:
     text = f"# Use of C#\n\n{SENTENCES}\n\n## Closed ##\n\n{SENTENCES}\n\n# {'long ' * 50}\n\n{SENTENCES}"
     headings = {passage.metadata.get("heading") for passage in split(text)}
     assert headings == {"Use of C#", "Use of C# > Closed"}
+
+
+def test_a_long_title_leaves_the_text_within_what_an_embedder_sees() -> None:
+    passage = Passage("d#0", "d", "t" * 5000, "text", {"heading": "h" * 2000})
+    assert len(embedding_text(passage)) < 1000
+    assert embedding_text(passage).endswith("h\ntext")
+    assert embedding_text(Passage("d#0", "d", "t" * 5000, "", {})) == "t" * 5000
