@@ -217,10 +217,8 @@ def parse_line(line: str, place: str) -> Document:
         raise CorpusError(f"{place}: id: is missing or empty")
     if not text.strip() and not title.strip():
         raise CorpusError(f"{place}: text: is missing or empty")
-    for key, value, limit, remedy in (
-        ("text", text, _MAX_TEXT, "split it"),
-        ("title", title, _MAX_TITLE, "shorten it"),
-    ):
+    bounds = (("text", text, _MAX_TEXT, "split the document"), ("title", title, _MAX_TITLE, "shorten it"))
+    for key, value, limit, remedy in bounds:
         if len(value) > limit:
             raise CorpusError(f"{place}: {key}: has {len(value):,} characters (the limit is {limit:,}); {remedy}")
     return Document(doc_id, title.strip(), text, _take_metadata(record.get("metadata"), place))
@@ -242,9 +240,7 @@ def _take_metadata(metadata: object, place: str) -> dict[str, Scalar]:
         if not isinstance(value, str | int | float | bool | None):
             raise CorpusError(f"{place}: metadata.{key}: expected a string, number or boolean, got {_name_type(value)}")
         if not key.strip() or key.startswith(("$", "#")) or key == _RESERVED:
-            raise CorpusError(
-                f"{place}: metadata: {key!r} can't be a key: it is empty, begins with $ or #, or is reserved"
-            )
+            raise CorpusError(f"{place}: metadata: {key!r} can't be a key: empty, reserved, or begins with $ or #")
         if isinstance(value, float) and not math.isfinite(value):
             raise CorpusError(f"{place}: metadata.{key}: expected a finite number, got {value}")
         if isinstance(value, int | float) and abs(value) > _MAX_NUMBER:

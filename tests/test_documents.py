@@ -91,8 +91,8 @@ def test_a_name_that_is_not_utf_8_and_a_heading_without_end_are_read_all_the_sam
         Path(os.fsdecode(bytes(tmp_path / "c") + b"/" + name)).write_text(f"# {'t' * 9_000},b\n1,2\n", encoding="utf-8")
     documents = list(read_documents(tmp_path / "c"))
     assert [(document.doc_id, len(document.title) <= 5_000) for document in documents] == [
-        ("\ufffd\ufffd.csv/row-1", True),
         ("\ufffd\ufffd.md", True),
+        ("\ufffd\ufffd.csv/row-1", True),
     ]
     for _ in range(2):
         report = build_index(tmp_path / "c", tmp_path / "i", HashEmbedder())
