@@ -34,6 +34,7 @@ from retrievers.generation import (
     prepare_folder,
     read_plan,
 )
+from retrievers.index import locate
 from retrievers.languages import detect_language
 from retrievers.locks import LOCK, drop_others, hold_lock, make_leasable
 from retrievers.manifest import (
@@ -116,18 +117,19 @@ def build_index(
             index can't be written.
         IndexBusy: Another process is writing this index.
         FileExistsError: `path` is a folder of something else.
+        CollectionTaken: `path` is the address of a collection of something else.
     """
     started = time.monotonic()
     progress = progress or (lambda stage, done, total: None)
     corpus, target = Path(corpus), path
-    path, home = _locate_target(path)
+    path, home, is_there = _locate_target(path)
     _check_target(path)
     model = load_embedder(embedder) if isinstance(embedder, str) else embedder
     recipe = Recipe(model, _fit(chunker or Chunker(), model), load_tokenizer(tuple(words)))
     reading = Reading()
     with ExitStack() as opened:
         before = _read_current(path)
-        old = _open_generation(path, home)
+        old = _open_generation(path, home) if is_there else None
         if old is not None:
             opened.enter_context(old)
         stamps = read_stamps(path, old.manifest.corpus_version) if old is not None else {}
@@ -158,7 +160,7 @@ def delete_documents(
         IndexBusy: Another process is writing the index.
     """
     gone = set(doc_ids)
-    folder, home = _locate_target(path)
+    folder, home = locate(path)
     find_generation(folder)  # where there is no index, no lock file is made
     with hold_lock(folder), Generation(find_generation(folder), home) as old:
         if unknown := sorted(doc_id for doc_id in gone if old.store.find_document(doc_id) is None):
@@ -403,18 +405,25 @@ def _read_current(path: Path) -> str | None:
         return None
 
 
-def _locate_target(path: Path | str) -> tuple[Path, DenseHome | None]:
-    """Find the folder to write to, and the server that holds the collections, its present index mirrored."""
+def _locate_target(path: Path | str) -> tuple[Path, DenseHome | None, bool]:
+    """Find the folder to write to, and the server that holds the collections, its present index mirrored.
+
+    Returns:
+        Both, and whether what the folder holds may be gone on from: not what a server has lost, or holds in a format
+        that is not read any more.
+    """
     if not is_address(path):
-        return Path(path), None
-    from retrievers.server import ChromaServer, parse_address
+        return Path(path), None, True
+    from retrievers.server import ChromaServer, CollectionTaken, parse_address
 
     server = ChromaServer(parse_address(str(path)))
     try:
         server.fetch()
-    except IndexNotFound:
-        pass
-    return server.mirror, server
+    except CollectionTaken:
+        raise
+    except (IndexNotFound, IndexMismatch):
+        return server.mirror, server, False
+    return server.mirror, server, True
 
 
 def _open_generation(path: Path, home: DenseHome | None) -> Generation | None:

@@ -5,12 +5,13 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
+from functools import wraps
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
@@ -22,6 +23,7 @@ from retrievers.generation import hash_text, rebuild_passages
 from retrievers.lexical import LexicalWriter, finish_lexical
 from retrievers.locks import drop_others, hold_lock, make_leasable
 from retrievers.manifest import (
+    IndexMismatch,
     IndexNotFound,
     Manifest,
     find_generation,
@@ -39,6 +41,9 @@ from retrievers.vectors import VectorWriter
 
 _log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 TOKEN_VARIABLE = "CHROMA_TOKEN"
 _COLLECTION = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{1,400}[a-zA-Z0-9]")
 _COLLECTION_FILE = "COLLECTION"
@@ -48,6 +53,10 @@ _GENERATION, _MANIFEST = "generation", "manifest"
 
 class AddressError(ValueError):
     """An address that names no collection."""
+
+
+class CollectionTaken(IndexNotFound):
+    """A collection that somebody else made for something else than an index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +90,23 @@ def parse_address(text: str) -> Address:
     return Address(text, ssl, parts.hostname, parts.port or (443 if ssl else 8000), collection, tenant, database)
 
 
+def _in_one_line(
+    call: Callable[Concatenate["ChromaServer", P], R],
+) -> Callable[Concatenate["ChromaServer", P], R]:
+    """Say in one line what the server, or the way to it, says."""
+
+    @wraps(call)
+    def guard(server: "ChromaServer", *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return call(server, *args, **kwargs)
+        except Exception as error:
+            if isinstance(error, IndexMismatch) or not is_server_error(error):
+                raise
+            raise ServerError(f"{server.address.text}: {describe_error(error)}; repeat the command") from None
+
+    return guard
+
+
 class ChromaServer:
     """Where an index's Chroma collections are: one a generation, and one that names the current one.
 
@@ -111,10 +137,12 @@ class ChromaServer:
                 raise
             raise ServerError(f"{address.text}: {describe_error(error)}") from None
 
+    @_in_one_line
     def open(self, generation: Path, n_expected: int = 0) -> DenseIndex:
         """Open a generation's collection, or create it; when its graph is written is the server's to say."""
         return DenseIndex(self._client, self._name(generation))
 
+    @_in_one_line
     def find(self, generation: Path) -> DenseIndex | None:
         """Open a generation's collection to search it; None when later builds have dropped it."""
         name = self._name(generation)
@@ -128,6 +156,7 @@ class ChromaServer:
         """Start a generation from another one's collection: servers cannot."""
         raise NotImplementedError
 
+    @_in_one_line
     def clear(self, generation: Path) -> None:
         """Delete a generation's collection."""
         if find_collection(self._client, self._name(generation)) is not None:
@@ -149,6 +178,7 @@ class ChromaServer:
             described.append((extra, passage.text))
         return described
 
+    @_in_one_line
     def publish(self, generation: Path, manifest: Manifest) -> None:
         """Point the naming collection at a generation, and drop those before the last.
 
@@ -173,22 +203,25 @@ class ChromaServer:
                 self._client.delete_collection(collection.name)
         self._fetched = name
 
+    @_in_one_line
     def fetch(self) -> Path:
         """Bring the local mirror to what the server has now; return its folder.
 
         Raises:
             IndexNotFound: The server has no such index.
+            CollectionTaken: It has such a collection, but that is no index.
             IndexMismatch: Another version of this project wrote it.
         """
         pointer = find_collection(self._client, self.address.collection)
         metadata: dict[str, Any] = dict(pointer.metadata or {}) if pointer is not None else {}
-        if _MANIFEST not in metadata:
-            what = "no such collection" if pointer is None else "the collection is no index of this project"
+        if pointer is None:
             raise IndexNotFound(
-                f"{self.address.text}: {what}; build one with: python -m retrievers build CORPUS --index …"
+                f"{self.address.text}: no such collection; build one with: python -m retrievers build CORPUS --index …"
             )
-        manifest = parse_manifest(metadata[_MANIFEST], self.address.text)
+        if _MANIFEST not in metadata:
+            raise CollectionTaken(f"{self.address.text}: the collection is no index of this project; name another one")
         self._fetched = str(metadata[_GENERATION])
+        manifest = parse_manifest(metadata[_MANIFEST], self.address.text)
         if not self._has_mirror(manifest):
             self._download(self._fetched, manifest)
         return self.mirror

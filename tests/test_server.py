@@ -12,14 +12,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import chromadb
+import httpx
 import pytest
 from chromadb.api import ClientAPI
 from fake_embedder import HashEmbedder
 
 from retrievers import IndexNotFound, build_index, open_index
+from retrievers.build import delete_documents
 from retrievers.dense import ServerError
 from retrievers.doctor import examine
 from retrievers.embedders import Vectors
+from retrievers.manifest import IndexMismatch
 from retrievers.server import AddressError, ChromaServer, parse_address
 
 # Chroma's HTTP client leaves its sockets to the garbage collector when the server refuses it.
@@ -201,10 +204,50 @@ def test_errors_are_one_clear_line(server: str, tmp_path: Path) -> None:
             open_index(wrong)
 
 
-def test_a_collection_of_somebody_else_is_no_index(server: str) -> None:
-    connect(server).create_collection("foreign", embedding_function=None)
+def test_a_collection_of_somebody_else_is_no_index_and_is_left_alone(server: str, tmp_path: Path) -> None:
+    connect(server).create_collection("foreign", metadata={"owner": "somebody"}, embedding_function=None)
     with pytest.raises(IndexNotFound, match="no index of this project"):
         open_index(f"{server}/foreign")
+    with pytest.raises(IndexNotFound, match="no index of this project; name another"):
+        build_index(write(tmp_path / "c.jsonl", a="alpha"), f"{server}/foreign", HashEmbedder())
+    assert connect(server).get_collection("foreign", embedding_function=None).metadata == {"owner": "somebody"}
+
+
+@pytest.mark.parametrize("loss", ["collection", "format"])
+def test_an_index_that_a_server_lost_or_cannot_give_is_built_anew_from_what_is_embedded_here(
+    server: str, tmp_path: Path, loss: str
+) -> None:
+    address, corpus = f"{server}/lost-{loss}", write(tmp_path / "c.jsonl", a="alpha", b="beta")
+    build_index(corpus, address, HashEmbedder())
+    if loss == "collection":
+        for collection in connect(server).list_collections():
+            if collection.name.startswith("lost-"):
+                connect(server).delete_collection(collection.name)
+        with pytest.raises(IndexNotFound):
+            delete_documents(address, ["a"], HashEmbedder())
+    else:
+        pointer = connect(server).get_collection("lost-format", embedding_function=None)
+        manifest = {**json.loads(pointer.metadata["manifest"]), "format": 0}
+        pointer.modify(metadata={**pointer.metadata, "manifest": json.dumps(manifest)})
+        with pytest.raises(IndexMismatch, match="another format; build it again"):
+            open_index(address)
+    report = build_index(corpus, address, HashEmbedder())
+    assert (report.unchanged, report.n_embedded) == (False, 0)
+    assert open_index(address, HashEmbedder()).search("alpha", mode="dense")[0].passage.doc_id == "a"
+
+
+def test_a_server_that_goes_before_a_build_ends_is_one_clear_line(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: object, *args: object, **kwargs: object) -> None:
+        raise httpx.ConnectError("[Errno 111] Connection refused")
+
+    address, corpus = f"{server}/ends", write(tmp_path / "c.jsonl", a="alpha")
+    with monkeypatch.context() as patch:
+        patch.setattr("chromadb.api.client.Client.create_collection", refuse)
+        with pytest.raises(ServerError, match=r"ends: .Errno 111. Connection refused; repeat the command"):
+            build_index(corpus, address, HashEmbedder())
+    assert build_index(corpus, address, HashEmbedder()).n_embedded == 0
 
 
 def test_token_tenant_and_database_reach_the_server(
