@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output, such as `head`, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains at its end
         return 0
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except sqlite3.DatabaseError as error:
+        if not any(sign in str(error) for sign in ("malformed", "not a database")):
+            raise
+        remedy = "remove the folder and build it again"
+        print(f"error: {args.index}: the index is damaged ({error}); {remedy}", file=sys.stderr)
+        return 2
+    except Exception as error:
         if not _is_known(error):
             raise
         print(f"error: {_describe(error)}", file=sys.stderr)

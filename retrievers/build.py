@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Concatenate, ParamSpec, TypeVar
 
 from retrievers.balance import measure_dense_weights
-from retrievers.dense import DISK_ERRORS, ChromaFolder, DenseHome
+from retrievers.dense import DISK_ERRORS, ChromaFailure, ChromaFolder, DenseHome
 from retrievers.documents import (
     READER_VERSION,
     CorpusError,
@@ -189,7 +189,10 @@ def _in_one_error(write: Callable[Concatenate[Path, P], R]) -> Callable[Concaten
             if isinstance(error, OSError) and (error.errno is None or error.filename is not None):
                 raise  # one of ours, or it says which file
             reason = error.strerror if isinstance(error, OSError) else error
-            raise BuildError(f"{path}: the index can't be written: {reason}; repeat the command to go on") from error
+            remedy = "repeat the command to go on"
+            if isinstance(error, ChromaFailure):
+                remedy += "; if that fails too: python -m retrievers doctor --fix --index …"
+            raise BuildError(f"{path}: the index can't be written: {reason}; {remedy}") from error
 
     return guard
 

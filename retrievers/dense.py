@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 COLLECTION = "passages"
 # What Chroma and SQLite raise where a disk is full, or can't be written for another reason.
-DISK_ERRORS = (InternalError, sqlite3.OperationalError)
+ChromaFailure = InternalError
+DISK_ERRORS = (ChromaFailure, sqlite3.OperationalError)
+_READING = ("query", "count", "get")
 # How many neighbours approximate search looks at: twice the candidates that hybrid search asks for.
 _EF_SEARCH = 200
 # Chroma keeps what it was sent since it last wrote its graph in a log, and inserts that again whenever it is opened:
@@ -46,6 +48,10 @@ class ServerError(ConnectionError):
 
 class CollectionGone(ServerError):  # noqa: N818
     """A collection that is not on its server any more."""
+
+
+class CollectionDamaged(InternalError):  # noqa: N818
+    """A collection whose files Chroma cannot read."""
 
 
 class DenseIndex:
@@ -152,11 +158,17 @@ class DenseIndex:
 
         Raises:
             CollectionGone: The server does not have the collection any more.
+            CollectionDamaged: Its files cannot be read.
             ServerError: The server cannot be reached, or refuses.
         """
         try:
             return getattr(self._collection, method)(*args, **kwargs)
         except Exception as error:
+            if self._owns_client and isinstance(error, InternalError) and method in _READING:
+                reason = f"Chroma can't read its part of the index ({describe_error(error)})"
+                raise CollectionDamaged(
+                    f"{reason}; mend it with: python -m retrievers doctor --fix --index …"
+                ) from error
             if self._owns_client or not is_server_error(error):
                 raise
             if isinstance(error, NotFoundError):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from retrievers.build import Progress, read_file_stamps, write_index
+from retrievers.dense import CollectionDamaged
 from retrievers.embedders import Embedder, EmbedderError, load_embedder
 from retrievers.generation import Entry, Generation, Recipe, count_tolerated, find_unreachable, name_outdated
 from retrievers.index import locate
@@ -89,6 +90,14 @@ def _check_parity(generation: Generation) -> Iterator[Finding]:
     counts = {"store": store.n_passages, "vectors": len(generation.vectors), "BM25": n_tokens}
     wrong = [f"{name} has {count}" for name, count in counts.items() if count != n]
     yield Finding("rows", not wrong, "; ".join(wrong) + f" of {n} passages" if wrong else f"{n} passages on every side")
+    try:
+        yield from _check_collection(generation)
+    except CollectionDamaged as error:
+        yield Finding("ids", False, str(error))
+
+
+def _check_collection(generation: Generation) -> Iterator[Finding]:
+    store, n = generation.store, generation.manifest.n_passages
     with closing(generation.open_dense()) as dense:
         expected = {passage.passage_id for passage in store.iterate_passages()}
         found = set(dense.ids())

@@ -78,17 +78,23 @@ class Generation:
             home: Where its collection is, when not in the folder.
 
         Raises:
-            FileNotFoundError: It is gone.
+            FileNotFoundError: It is gone, or a part of it is.
             IndexMismatch: Another version of this project wrote it.
         """
         with ExitStack() as opened:
             self._lease = opened.enter_context(Lease(folder))
             self.manifest = read_manifest(folder)
+            (folder / "store.sqlite").stat()  # SQLite does not say that a file is missing
+            self.vectors = VectorFile(folder / "vectors.f32", self.manifest.dimension)
             opened.pop_all()
         self.folder = folder
         self.home: DenseHome = home or ChromaFolder()
         self.store = Store(folder / "store.sqlite")
-        self.vectors = VectorFile(folder / "vectors.f32", self.manifest.dimension)
+
+    def find_torn(self) -> list[str]:
+        """Name the files that hold fewer passages than the index, as after a copy that was broken off."""
+        rows = {"vectors.f32": len(self.vectors), "lexical/lengths.u32": len(TokenFile(self.folder / "lexical"))}
+        return [name for name, n in rows.items() if n < self.manifest.n_passages]
 
     def open_dense(self) -> DenseIndex:
         """Open the collection, an empty one where it is gone."""

@@ -40,6 +40,10 @@ Rows = NDArray[np.int64]
 _log = logging.getLogger(__name__)
 
 
+class IndexTorn(OSError):  # noqa: N818
+    """An index of whose files one is shorter than it was written."""
+
+
 def open_index(path: Path | str, embedder: Embedder | None = None) -> "Index":
     """Open an index for searching; its embedder is loaded by name at the first query that needs it.
 
@@ -98,7 +102,12 @@ def _open_generation(path: Path, home: DenseHome | None) -> Generation:
     while True:
         folder = find_generation(path)
         try:
-            return Generation(folder, home)
+            generation = Generation(folder, home)
+            if torn := generation.find_torn():
+                generation.close()
+                reason = f"{path}: {' and '.join(torn)} hold less than was written"
+                raise IndexTorn(f"{reason}; mend it: python -m retrievers doctor --fix --index {path}")
+            return generation
         except FileNotFoundError as error:
             if find_generation(path) == folder:
                 raise IndexNotFound(f"{path}: the index is damaged ({error}); build it again") from None

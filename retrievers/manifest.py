@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
@@ -16,6 +17,7 @@ FORMAT = 2
 _CURRENT = "CURRENT"
 _MANIFEST = "manifest.json"
 _STAMPS = "stamps.json"
+_GENERATION = re.compile(r"g\d+")
 
 
 class IndexNotFound(FileNotFoundError):  # noqa: N818
@@ -71,14 +73,16 @@ def find_generation(path: Path) -> Path:
     """Find the folder that readers of the index use now.
 
     Raises:
-        IndexNotFound: There is no index, or its build never finished.
+        IndexNotFound: There is no index, its build never finished, or the file that names the folder is damaged.
     """
     try:
-        name = (path / _CURRENT).read_text(encoding="utf-8").strip()
+        name = (path / _CURRENT).read_text(encoding="utf-8", errors="replace").strip()
     except (FileNotFoundError, NotADirectoryError):
         raise IndexNotFound(
             f"{path}: no index here; build one with: python -m retrievers build CORPUS --index {quote(str(path))}"
         ) from None
+    if not _GENERATION.fullmatch(name):
+        raise IndexNotFound(f"{path / _CURRENT}: names no folder of the index: it is damaged; build the index again")
     return path / name
 
 
@@ -114,7 +118,8 @@ def read_manifest(generation: Path) -> Manifest:
     Raises:
         IndexMismatch: Another version of this project wrote it.
     """
-    return parse_manifest((generation / _MANIFEST).read_text(encoding="utf-8"), str(generation.parent))
+    text = (generation / _MANIFEST).read_text(encoding="utf-8", errors="replace")
+    return parse_manifest(text, str(generation.parent))
 
 
 def parse_manifest(text: str, place: str) -> Manifest:

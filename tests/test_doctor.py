@@ -4,11 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from chromadb.api.shared_system_client import SharedSystemClient
 from fake_embedder import HashEmbedder
 
-from retrievers import build_index, open_index
-from retrievers.dense import ChromaFolder
+from retrievers import IndexMismatch, IndexNotFound, build_index, open_index
+from retrievers.build import BuildError, delete_documents
+from retrievers.dense import ChromaFolder, CollectionDamaged
 from retrievers.doctor import examine, measure_sizes, repair
+from retrievers.index import IndexTorn
 from retrievers.manifest import find_generation
 
 
@@ -60,6 +63,8 @@ def test_torn_vectors_are_found_and_made_again(index: Path) -> None:
     path = find_generation(index) / "vectors.f32"
     path.write_bytes(path.read_bytes()[: 4 * 64 * 40])
     assert "vectors has 40" in problems(index)["rows"]
+    with pytest.raises(IndexTorn, match=r"hold less than was written; mend it: .* doctor --fix"):
+        open_index(index)
     embedder = HashEmbedder()
     repair(index, lambda *_: None, embedder)
     assert problems(index) == {}
@@ -80,6 +85,8 @@ def test_torn_tokens_are_found_and_cut_again(index: Path) -> None:
     path = find_generation(index) / "lexical" / "lengths.u32"
     path.write_bytes(path.read_bytes()[: 4 * 40])
     assert "BM25 has 40" in problems(index)["rows"]
+    with pytest.raises(IndexTorn, match=r"hold less than was written; mend it: .* doctor --fix"):
+        open_index(index)
     repair(index, lambda *_: None, HashEmbedder())
     assert problems(index) == {}
     found = open_index(index, HashEmbedder()).search("word47", mode="keyword")
@@ -115,3 +122,36 @@ def test_a_key_of_mixed_types_is_a_problem(tmp_path: Path) -> None:
 
 def test_sizes_name_every_part(index: Path) -> None:
     assert {"chroma", "lexical", "store.sqlite", "vectors.f32"} <= set(measure_sizes(index))
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe garbage", b"../elsewhere"])
+def test_a_file_that_names_no_generation_is_told_and_a_build_writes_it_anew(index: Path, content: bytes) -> None:
+    (index / "CURRENT").write_bytes(content)
+    for look in (examine, open_index):
+        with pytest.raises(IndexNotFound, match="CURRENT: names no folder of the index: it is damaged; build"):
+            look(index, HashEmbedder())
+    assert build_index(index.parent / "c.jsonl", index, HashEmbedder()).n_embedded == 0
+    assert problems(index) == {}
+
+
+def test_a_graph_that_chroma_cannot_read_is_told_and_mended(index: Path) -> None:
+    [path] = find_generation(index).glob("chroma/*/index_metadata.pickle")
+    path.write_bytes(b"garbage")
+    SharedSystemClient.clear_system_cache()  # as in another process
+    assert "doctor --fix" in problems(index)["ids"]
+    with pytest.raises(CollectionDamaged, match="Chroma can't read its part of the index"):
+        open_index(index, HashEmbedder()).search("text", mode="dense")
+    with pytest.raises(BuildError, match=r"repeat the command to go on; if that fails too: .* doctor --fix"):
+        delete_documents(index, ["d1"], HashEmbedder())
+    repair(index, lambda *_: None, HashEmbedder())
+    assert problems(index) == {}
+
+
+@pytest.mark.parametrize("name", ["store.sqlite", "vectors.f32", "manifest.json"])
+def test_a_part_that_is_gone_or_no_text_is_told_and_a_build_writes_it_anew(index: Path, name: str) -> None:
+    path = find_generation(index) / name
+    path.write_bytes(b"\xff\xfe") if name.endswith("json") else path.unlink()
+    with pytest.raises((IndexNotFound, IndexMismatch), match=r"damaged.*; build"):
+        open_index(index, HashEmbedder())
+    build_index(index.parent / "c.jsonl", index, HashEmbedder())
+    assert problems(index) == {}
