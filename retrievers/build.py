@@ -34,7 +34,7 @@ from retrievers.generation import (
     prepare_folder,
     read_plan,
 )
-from retrievers.index import locate
+from retrievers.index import locate, locate_target
 from retrievers.languages import detect_language
 from retrievers.locks import LOCK, drop_others, hold_lock, make_leasable
 from retrievers.manifest import (
@@ -43,7 +43,6 @@ from retrievers.manifest import (
     Manifest,
     find_generation,
     hash_corpus,
-    is_address,
     read_stamps,
     switch_generation,
     write_manifest,
@@ -122,7 +121,7 @@ def build_index(
     started = time.monotonic()
     progress = progress or (lambda stage, done, total: None)
     corpus, target = Path(corpus), path
-    path, home, is_there = _locate_target(path)
+    path, home, is_there = locate_target(path)
     _check_target(path)
     model = load_embedder(embedder) if isinstance(embedder, str) else embedder
     recipe = Recipe(model, _fit(chunker or Chunker(), model), load_tokenizer(tuple(words)))
@@ -406,27 +405,6 @@ def _read_current(path: Path) -> str | None:
         return find_generation(path).name
     except IndexNotFound:
         return None
-
-
-def _locate_target(path: Path | str) -> tuple[Path, DenseHome | None, bool]:
-    """Find the folder to write to, and the server that holds the collections, its present index mirrored.
-
-    Returns:
-        Both, and whether what the folder holds may be gone on from: not what a server has lost, or holds in a format
-        that is not read any more.
-    """
-    if not is_address(path):
-        return Path(path), None, True
-    from retrievers.server import ChromaServer, CollectionTaken, parse_address
-
-    server = ChromaServer(parse_address(str(path)))
-    try:
-        server.fetch()
-    except CollectionTaken:
-        raise
-    except (IndexNotFound, IndexMismatch):
-        return server.mirror, server, False
-    return server.mirror, server, True
 
 
 def _open_generation(path: Path, home: DenseHome | None) -> Generation | None:

@@ -153,7 +153,8 @@ def _read_parsed(path: Path, corpus: Path, reading: Reading) -> Iterator[tuple[D
         if part.text.strip():
             doc_id = f"{name}/{part.key}" if part.key else name
             title = (part.title or clean(path.stem))[:_MAX_TITLE]
-            yield Document(doc_id, title, part.text, {"source": name, **part.metadata}), str(path)
+            metadata = {key: value for key, value in part.metadata.items() if not _find_fault(key, value)}
+            yield Document(doc_id, title, part.text, {"source": name, **metadata}), str(path)
         else:
             reading.skipped.append(Skip(str(path), "has no text"))
 
@@ -239,14 +240,21 @@ def _take_metadata(metadata: object, place: str) -> dict[str, Scalar]:
     for key, value in metadata.items():
         if not isinstance(value, str | int | float | bool | None):
             raise CorpusError(f"{place}: metadata.{key}: expected a string, number or boolean, got {_name_type(value)}")
-        if not key.strip() or key.startswith(("$", "#")) or key == _RESERVED:
-            raise CorpusError(f"{place}: metadata: {key!r} can't be a key: empty, reserved, or begins with $ or #")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise CorpusError(f"{place}: metadata.{key}: expected a finite number, got {value}")
-        if isinstance(value, int | float) and abs(value) > _MAX_NUMBER:
-            raise CorpusError(f"{place}: metadata.{key}: expected a number below 1e300; quote it if it is an id")
+        if fault := _find_fault(key, value):
+            raise CorpusError(f"{place}: metadata{fault}")
     scalars = {clean(key): value for key, value in metadata.items() if value is not None}
     return {key: clean(value) if isinstance(value, str) else value for key, value in scalars.items()}
+
+
+def _find_fault(key: str, value: Scalar | None) -> str:
+    """Say what keeps a value of metadata from being filtered by; nothing if nothing does."""
+    if not key.strip() or key.startswith(("$", "#")) or key == _RESERVED:
+        return f": {key!r} can't be a key: empty, reserved, or begins with $ or #"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f".{key}: expected a finite number, got {value}"
+    if isinstance(value, int | float) and abs(value) > _MAX_NUMBER:
+        return f".{key}: expected a number below 1e300; quote it if it is an id"
+    return ""
 
 
 def clean(text: str) -> str:

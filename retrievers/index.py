@@ -97,6 +97,27 @@ def locate(path: Path | str) -> tuple[Path, DenseHome | None]:
     return server.fetch(), server
 
 
+def locate_target(path: Path | str) -> tuple[Path, DenseHome | None, bool]:
+    """Find the folder to write to, and the server that holds the collections, its present index mirrored.
+
+    Returns:
+        Both, and whether what the folder holds may be gone on from: not what a server has lost, or holds in a format
+        that is not read any more.
+    """
+    if not is_address(path):
+        return Path(path), None, True
+    from retrievers.server import ChromaServer, CollectionTaken, parse_address
+
+    server = ChromaServer(parse_address(str(path)))
+    try:
+        server.fetch()
+    except CollectionTaken:
+        raise
+    except (IndexNotFound, IndexMismatch):
+        return server.mirror, server, False
+    return server.mirror, server, True
+
+
 def _open_generation(path: Path, home: DenseHome | None) -> Generation:
     """Open the current generation, again if a writer replaces it in between."""
     while True:

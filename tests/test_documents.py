@@ -97,3 +97,10 @@ def test_a_name_that_is_not_utf_8_and_a_heading_without_end_are_read_all_the_sam
     for _ in range(2):
         report = build_index(tmp_path / "c", tmp_path / "i", HashEmbedder())
     assert (report.unchanged, report.manifest.n_documents) == (True, 2)
+
+
+def test_front_matter_that_can_not_be_filtered_by_is_left_out(tmp_path: Path) -> None:
+    text = f"---\nproduct: A1\n$and: 1\n'': 2\nn: 1{'0' * 400}\n---\ntext\n"
+    (tmp_path / "m.md").write_text(text, encoding="utf-8")
+    [document] = read_documents(tmp_path / "m.md")
+    assert document.metadata == {"source": "m.md", "type": "markdown", "product": "A1"}
