@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import sqlite3
 import warnings
@@ -24,8 +25,20 @@ if TYPE_CHECKING:
     from retrievers.store import StoredDocument
 
 COLLECTION = "passages"
-# What Chroma and SQLite raise where a disk is full, or can't be written for another reason.
-DISK_ERRORS = (InternalError, sqlite3.OperationalError)
+# What Chroma and SQLite raise where a disk is full, or can't be written for another reason; see `is_disk_error`.
+DISK_ERRORS = (InternalError, sqlite3.DatabaseError)
+_DISK_CODES = {
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_NOTADB,
+}
 # How many neighbours approximate search looks at: twice the candidates that hybrid search asks for.
 _EF_SEARCH = 200
 # Chroma keeps what it was sent since it last wrote its graph in a log, and inserts that again whenever it is opened:
@@ -303,6 +316,24 @@ def is_server_error(error: Exception) -> bool:
     return isinstance(error, ChromaError | httpx.HTTPError) or (
         isinstance(error, ValueError) and "connect" in str(error)
     )
+
+
+def is_disk_error(error: Exception) -> bool:
+    """Tell what the disk or the state of a database refuses from a wrong call of ours.
+
+    Chroma says both as an `InternalError`: with SQLite's code where it has one, and naming its compactor or the graph
+    (an "hnsw segment") where it can't read or write the files beside the database.
+    """
+    if isinstance(error, sqlite3.Error):
+        return _is_disk_code(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR))
+    if not isinstance(error, InternalError):
+        return False
+    code = re.search(r"\(code: (\d+)\)", str(error))
+    return _is_disk_code(int(code[1])) if code else bool(re.search("compact|hnsw segment|os error", str(error)))
+
+
+def _is_disk_code(code: int) -> bool:
+    return code & 0xFF in _DISK_CODES  # what is above says more of the same
 
 
 def describe_error(error: Exception) -> str:
