@@ -243,11 +243,8 @@ class ChromaFolder:
             raise PermissionError(errno.EACCES, "Chroma needs to write here", str(folder))
         threshold = _SYNC_ALWAYS if n_expected <= _MANY else n_expected // _N_SYNCS
         try:
-            client = chromadb.PersistentClient(str(folder), settings=_make_settings())
-            return DenseIndex(client, owns_client=True, sync_threshold=threshold)
+            return _open_folder(str(folder), threshold)
         except InternalError as error:
-            # Chroma would hand out what is left of it to whoever opens the folder next.
-            SharedSystemClient._identifier_to_system.pop(str(folder), None)
             if "disk is full" in str(error):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
             raise
@@ -289,6 +286,20 @@ class ChromaFolder:
 
     def publish(self, generation: Path, manifest: "Manifest") -> None:
         """Nothing: the folder names its current generation."""
+
+
+def _open_folder(folder: str, sync_threshold: int) -> DenseIndex:
+    try:
+        client: Any = chromadb.PersistentClient(folder, settings=_make_settings())
+    except InternalError:
+        # Chroma would hand out what is left of it to whoever opens the folder next, and has no call to forget it alone.
+        SharedSystemClient._identifier_to_system.pop(folder, None)
+        raise
+    try:
+        return DenseIndex(client, owns_client=True, sync_threshold=sync_threshold)
+    except InternalError:
+        client.close()
+        raise
 
 
 def connect(host: str, port: int, ssl: bool, headers: Mapping[str, str], tenant: str, database: str) -> Any:

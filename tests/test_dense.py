@@ -1,7 +1,9 @@
 """The traps of Chroma, held shut. Each has cost somebody a day."""
 
+import os
 import pickle
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -164,3 +166,27 @@ def test_a_broken_file_of_chroma_is_a_refusal_of_the_disk(tmp_path: Path, broken
     with pytest.raises(ChromaError) as error, closing(ChromaFolder().open(tmp_path)) as dense:
         dense.query(np.ones(200, np.float32), 5)
     assert is_disk_error(error.value)
+
+
+def files_open_below(folder: Path) -> list[str]:
+    opened = [os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()]
+    return [file for file in opened if file.startswith(str(folder))]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="Linux lists a process's open files there")
+def test_an_opening_that_fails_takes_nothing_from_who_has_the_folder_open(tmp_path: Path) -> None:
+    def rename(old: str, new: str) -> None:
+        with closing(sqlite3.connect(tmp_path / "chroma" / "chroma.sqlite3")) as connection:
+            connection.execute(f"ALTER TABLE {old} RENAME TO {new}")
+
+    with closing(ChromaFolder().open(tmp_path)) as dense:
+        dense.upsert(["a"], vectors([1, 0]), [{}])
+        rename("collections", "hidden")
+        with pytest.raises(ChromaError):
+            ChromaFolder().open(tmp_path)
+        rename("hidden", "collections")
+        assert dense.query(vectors([1, 0])[0], 1) == ["a"]
+    deadline = time.monotonic() + 10  # Chroma's threads close some files a moment later
+    while files_open_below(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert files_open_below(tmp_path) == []
