@@ -188,7 +188,8 @@ def in_one_line(error: BaseException) -> str:
     """Say what was wrong in one line; for what the file system refused, the path first and no error number."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
+    said = error.args[0] if isinstance(error, KeyError) and error.args else error  # as text, a KeyError is in quotes
+    return " ".join(str(said).split())
 
 
 def _is_known(error: BaseException) -> bool:
@@ -266,5 +267,7 @@ def show_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]
         table.add_row(*map(str, row))
     console = Console(markup=False, emoji=False, highlight=False)  # names are shown as they are
     console.width = max(_TABLE_WIDTH, console.width)
-    console.print(title)
-    console.print(table)
+    with console.capture() as shown:  # what writes by itself ends the process when its reader has gone
+        console.print(title)
+        console.print(table)
+    sys.stdout.write(shown.get())

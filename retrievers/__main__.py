@@ -2,56 +2,26 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from programs.cli import UsageError, run_guarded
+
 if TYPE_CHECKING:
     from retrievers.build import Progress
     from retrievers.index import Index
     from retrievers.records import Hit, Passage, Retriever
 
-
 _SHOWN_TABLES = 10
-
-
-class UsageError(ValueError):
-    """Flags that do not go together."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code: 0 done, 1 no hits or a finding, 2 a usage or input error, 130 Ctrl-C."""
     args = _make_parser().parse_args(argv)
-    try:
-        code = int(args.run(args))
-        sys.stdout.flush()
-        return code
-    except KeyboardInterrupt:
-        print("interrupted; repeating the command goes on", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains at its end
-        return 0
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        if not _is_known(error):
-            raise
-        print(f"error: {_describe(error)}", file=sys.stderr)
-        return 2
-
-
-def _is_known(error: Exception) -> bool:
-    """Tell our own errors and the file system's from bugs."""
-    ours = ("retrievers.", "trainsets.", "__main__")
-    return isinstance(error, OSError) or type(error).__module__.startswith(ours) or bool(getattr(error, "known", False))
-
-
-def _describe(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return str(error.args[0]) if isinstance(error, KeyError) else str(error)
+    return run_guarded(lambda: int(args.run(args)))
 
 
 def _make_parser() -> argparse.ArgumentParser:

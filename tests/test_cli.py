@@ -14,6 +14,7 @@ from programs.cli import UsageError, add_lm_flags, positive, progress, roles_fro
 from programs.export import ProgramStateError
 from programs.meter import EndpointDown
 from retrievers import IndexNotFound
+from retrievers.store import NotInIndex
 from trainsets.cases import CaseError
 from trainsets.evaluation import COLUMNS
 
@@ -51,6 +52,7 @@ def raises(error: BaseException) -> Callable[[], int]:
     [
         UsageError("flags"),
         IndexNotFound("no index\n  here"),
+        NotInIndex("no document 'x'"),
         CaseError("x.jsonl:3: id: missing"),
         ProgramStateError("damaged"),
         FileNotFoundError(2, "No such file or directory", "x"),
@@ -64,6 +66,7 @@ def test_a_known_error_is_one_line_and_exit_code_two(error: BaseException, capsy
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("error: ")
+    assert captured.err[len("error: ")] not in "'\""
     assert captured.err.count("\n") == 1
 
 
@@ -82,9 +85,13 @@ def test_an_interrupt_is_130_and_says_what_is_kept(capsys: pytest.CaptureFixture
     assert "repeat the command to go on" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("n", [1, 100_000], ids=["at the end", "while it is written"])
-def test_a_reader_that_has_gone_is_no_error(n: int) -> None:
-    code = f"from programs.cli import run_guarded; exit(run_guarded(lambda: print('line' * {n}) or 1))"
+@pytest.mark.parametrize(
+    "show",
+    ["print('line')", "print('line' * 100_000)", "show_table('numbers', 'ab', [['x' * 100, 1]] * 1_000)"],
+    ids=["at the end", "while it is written", "while a table is written"],
+)
+def test_a_reader_that_has_gone_is_no_error(show: str) -> None:
+    code = f"from programs.cli import run_guarded, show_table; exit(run_guarded(lambda: {show} or 1))"
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT)

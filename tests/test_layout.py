@@ -95,6 +95,14 @@ def test_imports_go_one_way(path: Path) -> None:
     assert not ours & set(SCRIPTS)
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if Path(name).stem in ("__main__", *SCRIPTS)])
+def test_every_command_line_ends_in_the_one_way(name: str) -> None:
+    body = syntax_of(ROOT / name).body
+    main = next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == "main")
+    assert isinstance(main.body[-1], ast.Return)
+    assert ast.unparse(main.body[-1]).startswith("return run_guarded(")
+
+
 def test_the_text_normaliser_that_programs_share_stands_on_nothing_of_ours() -> None:
     module = ROOT / f"{NORMALIZER.replace('.', '/')}.py"
     assert _tops(module) | _tops(module.parent / "__init__.py") <= sys.stdlib_module_names
