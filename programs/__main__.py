@@ -15,12 +15,11 @@ from programs.cli import (
     add_lm_flags,
     add_store_flag,
     add_tool_flags,
-    note,
-    printable,
     roles_from,
     run_guarded,
     show_table,
 )
+from programs.progress import note, printable
 from programs.registry import add_commands
 
 if TYPE_CHECKING:

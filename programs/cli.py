@@ -1,32 +1,26 @@
-"""What the command lines share: LM and index flags, progress on stderr, one line for a known error."""
+"""What the command lines share: LM and index flags, tables on stdout, one line for a known error."""
 
 import argparse
 import math
 import os
-import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from programs.addresses import without_secrets
 from programs.meter import EndpointDown
+from programs.places import INDEX_DIR, TRACKING_URI, tracking_uri
+from programs.progress import printable
 
 if TYPE_CHECKING:
     from programs.lms import Roles
-
-RUNS_DIR = Path("runs")
-INDEX_DIR = RUNS_DIR / "index"
-EXPORT_DIR = RUNS_DIR / "export"
-TRACKING_URI = f"sqlite:///{RUNS_DIR}/mlflow.db"
 
 PROGRAM_HELP = "naive, hybrid, agentic, an export folder, or a version: models:/NAME@champion"
 
 _OURS = ("programs", "retrievers", "trainsets", "signatures")
 _MOST = 10**9  # of anything; a thread can't wait for many more seconds than this
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
 _TABLE_WIDTH = 140  # what the widest table of numbers needs; a narrower terminal wraps its lines
 
 
@@ -90,11 +84,6 @@ def add_store_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tracking-uri", default=default, metavar="URI", help=f"MLflow store ({TRACKING_URI})")
 
 
-def tracking_uri() -> str:
-    """Return the MLflow store that is used where no flag names one: `MLFLOW_TRACKING_URI`, or a file in runs/."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or TRACKING_URI
-
-
 def add_gate_flags(parser: argparse.ArgumentParser, *, on_by_default: bool) -> None:
     """Add the flags of the gate."""
     group = parser.add_argument_group("gate", "promote (proven better), keep (not proven), or reject: exit code 1")
@@ -155,11 +144,6 @@ def finite(text: str) -> float:
     return value
 
 
-def printable(text: str) -> str:
-    """Return a text with a mark for each character that would steer a terminal: what is told may come from anybody."""
-    return _CONTROLS.sub("\ufffd", text)
-
-
 def run_guarded(run: Callable[[], int]) -> int:
     """Run a command; a known error becomes one line on stderr.
 
@@ -197,61 +181,6 @@ def _is_known(error: BaseException) -> bool:
         return True
     exceptions = sys.modules.get("dspy.utils.exceptions")
     return exceptions is not None and isinstance(error, exceptions.LMError)
-
-
-def note(text: str) -> None:
-    """Write a line of progress to stderr."""
-    sys.stderr.write(printable(text) + "\n")
-    sys.stderr.flush()
-
-
-def in_minutes(seconds: float) -> str:
-    """Return a time as minutes and seconds, such as 1:05."""
-    return "{}:{:02}".format(*divmod(round(seconds), 60))
-
-
-@contextmanager
-def progress(title: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Show a bar with count, time left and a remark; the value is called once a step with the remark."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True, markup=False)
-    if not console.is_terminal:
-        yield _plain_progress(title, total)
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        "left",
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, TextColumn("{task.fields[remark]}", markup=False), console=console) as bar:
-        task = bar.add_task(title, total=total, remark="")
-        yield lambda remark: bar.update(task, advance=1, remark=remark)
-
-
-def _plain_progress(title: str, total: int) -> Callable[[str], None]:
-    import time
-
-    began, done = time.monotonic(), 0
-
-    def step(remark: str) -> None:
-        nonlocal done
-        done += 1
-        left = (time.monotonic() - began) / done * (total - done)
-        note(f"{title} {done}/{total} · {in_minutes(left)} left · {remark}")
-
-    return step
 
 
 def show_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from programs.budget import Budget, count_calls
-from programs.cli import note
 from programs.compile_lms import CompileLMs
 from programs.export import render_prompts
 from programs.journal import Journal, Trial
 from programs.optimizers import Compiled
+from programs.progress import note
 from programs.pruning import prune_demos
 from programs.rag import NaiveRAG
 from programs.settings import Limits, Settings

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from programs.cli import UsageError, add_store_flag, note, show_table
+from programs.cli import UsageError, add_store_flag, show_table
+from programs.progress import note
 
 if TYPE_CHECKING:
     from programs.tracking.versions import Version

@@ -9,10 +9,10 @@ import pytest
 from commands import HEAVY, heavy_imports_of_help
 from dspy.utils.exceptions import LMError
 
-from programs import cli
-from programs.cli import UsageError, add_lm_flags, positive, progress, roles_from, run_guarded, show_table
+from programs.cli import UsageError, add_lm_flags, positive, roles_from, run_guarded, show_table
 from programs.export import ProgramStateError
 from programs.meter import EndpointDown
+from programs.places import TRACKING_URI
 from retrievers import IndexNotFound
 from retrievers.store import NotInIndex
 from trainsets.cases import CaseError
@@ -124,35 +124,11 @@ def test_names_in_a_table_are_shown_as_they_are(capsys: pytest.CaptureFixture[st
     assert all(text in out for text in ("[bold]title[/bold] :smile:", "[red]x[/red]", "[/oops]", ":warning:"))
 
 
-def test_progress_without_a_terminal_is_a_line_a_step_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress("evaluating [x]", 3) as step:
-        for n in range(3):
-            step(f"score 0.{n}")
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    lines = captured.err.splitlines()
-    assert [line.split(" · ")[0] for line in lines] == [f"evaluating [x] {n}/3" for n in (1, 2, 3)]
-    assert lines[2].endswith("0:00 left · score 0.2")
-
-
-def test_a_time_has_no_sixty_seconds() -> None:
-    assert [*map(cli.in_minutes, (0.4, 59.4, 59.7, 119.7, 3600))] == ["0:00", "0:59", "1:00", "2:00", "60:00"]
-
-
-def test_progress_on_a_terminal_shows_names_as_they_are(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    with progress("evaluating [/x]", 1) as step:
-        step("[/y] 1 errors")
-    assert "evaluating [/x]" in capsys.readouterr().err
-
-
 def test_what_the_command_lines_share_is_light() -> None:
     code = f"import sys, programs.cli; print(*sorted(set(sys.modules) & set({HEAVY!r})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == ""
-    assert cli.TRACKING_URI == "sqlite:///runs/mlflow.db"
+    assert TRACKING_URI == "sqlite:///runs/mlflow.db"
 
 
 def test_flags_choose_a_fallback_and_the_patience() -> None:

@@ -95,6 +95,13 @@ def test_imports_go_one_way(path: Path) -> None:
     assert not ours & set(SCRIPTS)
 
 
+def test_only_what_reads_a_command_line_imports_what_command_lines_share() -> None:
+    shared = {"programs.cli", "programs.compile_flags", "programs.registry"}
+    importing = {name for path, name in zip(SOURCES, NAMES, strict=True) if imports_of(path) & shared}
+    reading = {name for path, name in zip(SOURCES, NAMES, strict=True) if "argparse" in imports_of(path)}
+    assert importing <= reading
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if Path(name).stem in ("__main__", *SCRIPTS)])
 def test_every_command_line_ends_in_the_one_way(name: str) -> None:
     body = syntax_of(ROOT / name).body

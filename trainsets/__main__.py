@@ -11,7 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from programs.cli import UsageError, note, run_guarded, show_table
+from programs.cli import UsageError, run_guarded, show_table
+from programs.progress import note
 
 if TYPE_CHECKING:
     from trainsets.cases import Case
