@@ -37,7 +37,8 @@ def open_journal(
         restart: Whether to forget an earlier attempt.
 
     Raises:
-        JournalError: Another process is running this compile, or the file is no journal.
+        FolderBusy: Another process is running this compile.
+        JournalError: The file is no journal.
     """
     facts = asdict(settings) | {"n_threads": None, "bounds": asdict(program.bounds), "program": name_of(program)}
     journal = Journal(folder, facts | {"lms": [lm.model for lm in lms.all]} | dict(others), restart=restart)

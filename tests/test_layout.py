@@ -129,6 +129,10 @@ def test_one_file_knows_a_library(library: str) -> None:
     assert len(homes_of(library)) <= 1
 
 
+def test_one_file_locks_files() -> None:
+    assert homes_of("fcntl") == ["retrievers/locks.py"]
+
+
 def test_one_file_knows_what_dspy_may_still_change() -> None:
     imported = {name: imports_of(path) for path, name in zip(SOURCES, NAMES, strict=True)}
     known = [name for name, modules in imported.items() if any("dspy.experimental" in one for one in modules)]

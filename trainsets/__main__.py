@@ -1,12 +1,11 @@
 """CLI: check, describe, split, draft and import gold sets; report evaluations."""
 
 import argparse
-import fcntl
 import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -237,17 +236,17 @@ def _run_draft(args: argparse.Namespace) -> int:
 @contextmanager
 def _only_writer(out: Path) -> Iterator[TextIO]:
     """Open the file beside `out` that drafts are in until all are made; a repeat finds its LM answers in the cache."""
+    from retrievers.locks import locked
     from trainsets.records import part_of
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    with part_of(out).open("a", encoding="utf-8") as file:
+    with ExitStack() as held:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(locked(part_of(out), wait=False, create=True))
         except BlockingIOError:
             raise UsageError(f"{out}: another process is drafting it; wait for it, or name another file") from None
         _refuse_to_overwrite([out])  # that process may have finished it just now
-        file.truncate(0)
-        yield file
+        yield held.enter_context(part_of(out).open("w", encoding="utf-8"))
 
 
 def _run_import(args: argparse.Namespace) -> int:
