@@ -28,6 +28,15 @@ class UsageError(ValueError):
     """Flags or arguments that can't be used."""
 
 
+def add_command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str
+) -> argparse.ArgumentParser:
+    """Add a command to those of a parser; `text` says in lower case what it does, and `run` is found as `args.run`."""
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.set_defaults(run=run)
+    return parser
+
+
 def add_lm_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that choose the LMs."""
     group = parser.add_argument_group("language models")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from programs.cli import UsageError, run_guarded
+from programs.cli import UsageError, add_command, run_guarded
 
 if TYPE_CHECKING:
     from retrievers.build import Progress
@@ -43,8 +43,7 @@ def _make_parser() -> argparse.ArgumentParser:
 def _add(
     commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, index: bool = True
 ) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    parser.set_defaults(run=run)
+    parser = add_command(commands, name, run, text)
     if index:
         text = "the index folder, or the address of a Chroma server: http://HOST:PORT/COLLECTION"
         parser.add_argument("--index", required=True, metavar="DIR", help=text)
