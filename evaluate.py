@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from programs.cli import (
-    INDEX_DIR,
     PROGRAM_HELP,
-    RUNS_DIR,
     UsageError,
     add_case_flags,
     add_gate_flags,
@@ -24,13 +22,13 @@ from programs.cli import (
     add_tool_flags,
     add_tracking_flags,
     finite,
-    note,
     positive,
-    progress,
     roles_from,
     run_guarded,
     show_table,
 )
+from programs.places import INDEX_DIR, RUNS_DIR
+from programs.progress import note, progress
 
 if TYPE_CHECKING:
     from programs.lms import MeteredLM, Roles

@@ -10,8 +10,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from programs.cli import RUNS_DIR, lm_flags, note, progress, roles_from, run_guarded, show_table
+from programs.cli import lm_flags, roles_from, run_guarded, show_table
 from programs.compile_flags import limits_from, parse, settings_from
+from programs.places import RUNS_DIR
+from programs.progress import note, progress
 
 if TYPE_CHECKING:
     from programs.budget import Budget

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from programs.cli import (
     PROGRAM_HELP,
     UsageError,
+    add_command,
     add_index_flag,
     add_lm_flags,
     add_store_flag,
     add_tool_flags,
-    note,
-    printable,
     roles_from,
     run_guarded,
     show_table,
 )
+from programs.progress import note, printable
 from programs.registry import add_commands
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m programs", description="Use a program.")
     commands = parser.add_subparsers(dest="command", required=True)
-    ask = commands.add_parser("ask", help="answer one question", description="Answer one question with citations.")
+    ask = add_command(commands, "ask", run_ask, "answer one question with citations")
     ask.add_argument("question")
     ask.add_argument("--program", default="agentic", metavar="PROGRAM", help=PROGRAM_HELP)
     ask.add_argument("--show-hops", action="store_true", help="show what was searched, found and judged")
@@ -45,22 +45,17 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     ask.add_argument(
         "--trace", action="store_true", help="log the run as a trace, to PROGRAM-served in the MLflow store"
     )
-    ask.set_defaults(run=run_ask)
     add_index_flag(ask)
     add_tool_flags(ask)
     add_lm_flags(ask)
     add_store_flag(ask)
-    replay = commands.add_parser("replay", help="tell a recorded run", description="Tell a recorded run as a story.")
+    replay = add_command(commands, "replay", run_replay, "tell a recorded run as a story")
     replay.add_argument("record", type=Path, metavar="RECORD", help="JSON of ask --json, or JSONL of evaluate.py")
     replay.add_argument("--case", metavar="ID", help="case of a file with several")
-    replay.set_defaults(run=run_replay)
-    routes = commands.add_parser(
-        "routes", help="count which questions need the planner", description="Count routes by kind of case; no LM."
-    )
+    routes = add_command(commands, "routes", run_routes, "count which questions need the planner; no LM")
     routes.add_argument("--cases", metavar="PATH", help="case file, folder of splits, or hub id (the sample set)")
     routes.add_argument("--split", help="train, dev or test of a folder or hub set (dev for the sample set)")
     routes.add_argument("--today", metavar="DATE", help="day from which `last month` is counted, as 2026-01-31 (today)")
-    routes.set_defaults(run=run_routes)
     add_index_flag(routes)
     add_tool_flags(routes)
     add_commands(commands)

@@ -1,37 +1,40 @@
-"""What the command lines share: LM and index flags, progress on stderr, one line for a known error."""
+"""What the command lines share: LM and index flags, tables on stdout, one line for a known error."""
 
 import argparse
 import math
 import os
-import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from programs.addresses import without_secrets
 from programs.meter import EndpointDown
+from programs.places import INDEX_DIR, TRACKING_URI, tracking_uri
+from programs.progress import printable
 
 if TYPE_CHECKING:
     from programs.lms import Roles
-
-RUNS_DIR = Path("runs")
-INDEX_DIR = RUNS_DIR / "index"
-EXPORT_DIR = RUNS_DIR / "export"
-TRACKING_URI = f"sqlite:///{RUNS_DIR}/mlflow.db"
 
 PROGRAM_HELP = "naive, hybrid, agentic, an export folder, or a version: models:/NAME@champion"
 
 _OURS = ("programs", "retrievers", "trainsets", "signatures")
 _MOST = 10**9  # of anything; a thread can't wait for many more seconds than this
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
 _TABLE_WIDTH = 140  # what the widest table of numbers needs; a narrower terminal wraps its lines
 
 
 class UsageError(ValueError):
     """Flags or arguments that can't be used."""
+
+
+def add_command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str
+) -> argparse.ArgumentParser:
+    """Add a command to those of a parser; `text` says in lower case what it does, and `run` is found as `args.run`."""
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.set_defaults(run=run)
+    return parser
 
 
 def add_lm_flags(parser: argparse.ArgumentParser) -> None:
@@ -88,11 +91,6 @@ def add_store_flag(parser: argparse.ArgumentParser) -> None:
     """Add the flag that says which MLflow store is used."""
     default = tracking_uri()
     parser.add_argument("--tracking-uri", default=default, metavar="URI", help=f"MLflow store ({TRACKING_URI})")
-
-
-def tracking_uri() -> str:
-    """Return the MLflow store that is used where no flag names one: `MLFLOW_TRACKING_URI`, or a file in runs/."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or TRACKING_URI
 
 
 def add_gate_flags(parser: argparse.ArgumentParser, *, on_by_default: bool) -> None:
@@ -155,11 +153,6 @@ def finite(text: str) -> float:
     return value
 
 
-def printable(text: str) -> str:
-    """Return a text with a mark for each character that would steer a terminal: what is told may come from anybody."""
-    return _CONTROLS.sub("\ufffd", text)
-
-
 def run_guarded(run: Callable[[], int]) -> int:
     """Run a command; a known error becomes one line on stderr.
 
@@ -188,7 +181,8 @@ def in_one_line(error: BaseException) -> str:
     """Say what was wrong in one line; for what the file system refused, the path first and no error number."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
+    said = error.args[0] if isinstance(error, KeyError) and error.args else error  # as text, a KeyError is in quotes
+    return " ".join(str(said).split())
 
 
 def _is_known(error: BaseException) -> bool:
@@ -196,61 +190,6 @@ def _is_known(error: BaseException) -> bool:
         return True
     exceptions = sys.modules.get("dspy.utils.exceptions")
     return exceptions is not None and isinstance(error, exceptions.LMError)
-
-
-def note(text: str) -> None:
-    """Write a line of progress to stderr."""
-    sys.stderr.write(printable(text) + "\n")
-    sys.stderr.flush()
-
-
-def in_minutes(seconds: float) -> str:
-    """Return a time as minutes and seconds, such as 1:05."""
-    return "{}:{:02}".format(*divmod(round(seconds), 60))
-
-
-@contextmanager
-def progress(title: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Show a bar with count, time left and a remark; the value is called once a step with the remark."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True, markup=False)
-    if not console.is_terminal:
-        yield _plain_progress(title, total)
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        "left",
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, TextColumn("{task.fields[remark]}", markup=False), console=console) as bar:
-        task = bar.add_task(title, total=total, remark="")
-        yield lambda remark: bar.update(task, advance=1, remark=remark)
-
-
-def _plain_progress(title: str, total: int) -> Callable[[str], None]:
-    import time
-
-    began, done = time.monotonic(), 0
-
-    def step(remark: str) -> None:
-        nonlocal done
-        done += 1
-        left = (time.monotonic() - began) / done * (total - done)
-        note(f"{title} {done}/{total} · {in_minutes(left)} left · {remark}")
-
-    return step
 
 
 def show_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
@@ -266,5 +205,7 @@ def show_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]
         table.add_row(*map(str, row))
     console = Console(markup=False, emoji=False, highlight=False)  # names are shown as they are
     console.width = max(_TABLE_WIDTH, console.width)
-    console.print(title)
-    console.print(table)
+    with console.capture() as shown:  # what writes by itself ends the process when its reader has gone
+        console.print(title)
+        console.print(table)
+    sys.stdout.write(shown.get())

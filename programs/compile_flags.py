@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from programs.cli import (
-    EXPORT_DIR,
     add_case_flags,
     add_gate_flags,
     add_index_flag,
@@ -16,6 +15,7 @@ from programs.cli import (
     count,
     positive,
 )
+from programs.places import EXPORT_DIR
 from programs.settings import OPTIMIZERS, Limits, Settings, stages_of
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from programs.budget import Budget, count_calls
-from programs.cli import note
 from programs.compile_lms import CompileLMs
 from programs.export import render_prompts
 from programs.journal import Journal, Trial
 from programs.optimizers import Compiled
+from programs.progress import note
 from programs.pruning import prune_demos
 from programs.rag import NaiveRAG
 from programs.settings import Limits, Settings
@@ -37,7 +37,8 @@ def open_journal(
         restart: Whether to forget an earlier attempt.
 
     Raises:
-        JournalError: Another process is running this compile, or the file is no journal.
+        FolderBusy: Another process is running this compile.
+        JournalError: The file is no journal.
     """
     facts = asdict(settings) | {"n_threads": None, "bounds": asdict(program.bounds), "program": name_of(program)}
     journal = Journal(folder, facts | {"lms": [lm.model for lm in lms.all]} | dict(others), restart=restart)

@@ -1,19 +1,21 @@
 """The journal of a compile: its trials, one JSON line each, on disk before the next one begins."""
 
-import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, FiniteFloat, NonNegativeInt, TypeAdapter, ValidationError
 
+from retrievers.locks import FolderBusy, hold_lock
+
 
 class JournalError(ValueError):
-    """A journal that can't be used: another process writes it, or it is none."""
+    """A file that is no journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +65,15 @@ class Journal:
             restart: Whether to forget the trials that are there, and the LM answers that led to them.
 
         Raises:
-            JournalError: Another process is running this compile, or the file is no journal.
+            FolderBusy: Another process is running this compile.
+            JournalError: The file is no journal.
         """
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
         self.path = folder / digest[:12] / "journal.jsonl"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(self.path.parent / "LOCK")
-        try:
+        with ExitStack() as held:
+            held.enter_context(hold_lock(self.path.parent, "compile", FolderBusy))
             generation, recorded = _read(self.path)
-        except JournalError:
-            self.close()
-            raise
+            self._held = held.pop_all()
         self.generation = 0 if generation is None else generation + restart
         self.recorded = [] if restart else recorded
         self.trials: list[Trial] = []
@@ -95,7 +95,7 @@ class Journal:
 
     def close(self) -> None:
         """Let another process have the journal."""
-        os.close(self._lock)
+        self._held.close()
 
     def __enter__(self) -> Self:
         """Use it in a block."""
@@ -132,18 +132,6 @@ def _read(path: Path) -> tuple[int | None, list[Trial]]:
         what = error.errors(include_url=False)[0]
         reason = ": ".join([*map(str, what["loc"]), what["msg"]])
         raise JournalError(f"{path}: not the journal of a compile ({reason}); remove it") from None
-
-
-def _lock(path: Path) -> int:
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
-        raise JournalError(
-            f"{path.parent}: another process is running this very compile; wait for it or stop it"
-        ) from None
-    return file
 
 
 def _same(one: Trial, other: Trial) -> bool:

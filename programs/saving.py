@@ -1,14 +1,15 @@
 """Write a folder in one step: it is whole or as it was before, and what a killed save left is cleared away."""
 
 import ctypes
-import fcntl
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+from retrievers.locks import locked
 
 
 def replace_folder(folder: Path, files: Mapping[str, str]) -> None:
@@ -41,23 +42,20 @@ def exchange(fresh: Path, folder: Path) -> None:
 @contextmanager
 def _unfinished(folder: Path) -> Iterator[Path]:
     """Make a hidden folder beside `folder`, locked as long as this process writes it, and gone in the end."""
-    fresh, lock = _make_locked(folder)
-    try:
+    with ExitStack() as held:
+        fresh = _make_locked(folder, held)
+        held.callback(shutil.rmtree, fresh, ignore_errors=True)
         yield fresh
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-        os.close(lock)
 
 
-def _make_locked(folder: Path) -> tuple[Path, int]:
+def _make_locked(folder: Path, held: ExitStack) -> Path:
     while True:
         fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-saving-"))
         with suppress(FileNotFoundError):  # somebody who was clearing away took it for a dead one before it was locked
-            lock = os.open(fresh, os.O_RDONLY)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            held.enter_context(locked(fresh))
             if fresh.exists():
-                return fresh, lock
-            os.close(lock)
+                return fresh
+            held.close()
 
 
 def _clear(folder: Path, names: Iterable[str]) -> None:
@@ -67,16 +65,6 @@ def _clear(folder: Path, names: Iterable[str]) -> None:
     """
     pattern = re.compile(rf"\.{re.escape(folder.name)}-saving-\w{{8}}(-old)?")
     for left in [one for one in folder.parent.iterdir() if pattern.fullmatch(one.name)]:
-        with suppress(OSError), _locked(left):  # one that is being written is locked, one that is finished is gone
+        with suppress(OSError), locked(left, wait=False):  # one being written is locked, one that is finished is gone
             if {file.name for file in left.iterdir()} <= set(names):
                 shutil.rmtree(left)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(lock)

@@ -11,9 +11,9 @@ import dspy
 from dspy.utils.callback import BaseCallback
 
 from programs.budget import Budget
-from programs.cli import in_minutes
 from programs.export import render_prompts
 from programs.journal import Journal, Trial
+from programs.progress import in_minutes
 from programs.rag import NaiveRAG
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -10,56 +9,33 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from programs.cli import UsageError, add_command, run_guarded
+
 if TYPE_CHECKING:
     from retrievers.build import Progress
     from retrievers.index import Index
     from retrievers.records import Hit, Passage, Retriever
 
-
 _SHOWN_TABLES = 10
 _N_SHOWN = 20  # of a list of values in `stats`
-
-
-class UsageError(ValueError):
-    """Flags that do not go together."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code: 0 done, 1 no hits or a finding, 2 a usage or input error, 130 Ctrl-C."""
     args = _make_parser().parse_args(argv)
+    return run_guarded(lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> int:
+    from retrievers.index import IndexTorn
+
     try:
-        code = int(args.run(args))
-        sys.stdout.flush()
-        return code
-    except KeyboardInterrupt:
-        print("interrupted; repeating the command goes on", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains at its end
-        return 0
+        return int(args.run(args))
     except sqlite3.DatabaseError as error:
-        if not any(sign in str(error) for sign in ("malformed", "not a database")):
+        if error.sqlite_errorcode not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise
         remedy = "remove the folder and build it again"
-        print(f"error: {args.index}: the index is damaged ({error}); {remedy}", file=sys.stderr)
-        return 2
-    except Exception as error:
-        if not _is_known(error):
-            raise
-        print(f"error: {_describe(error)}", file=sys.stderr)
-        return 2
-
-
-def _is_known(error: Exception) -> bool:
-    """Tell our own errors and the file system's from bugs."""
-    ours = ("retrievers.", "trainsets.", "__main__")
-    return isinstance(error, OSError) or type(error).__module__.startswith(ours) or bool(getattr(error, "known", False))
-
-
-def _describe(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return str(error.args[0]) if isinstance(error, KeyError) else str(error)
+        raise IndexTorn(f"{args.index}: the index is damaged ({error}); {remedy}") from error
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -81,8 +57,7 @@ def _make_parser() -> argparse.ArgumentParser:
 def _add(
     commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, index: bool = True
 ) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-    parser.set_defaults(run=run)
+    parser = add_command(commands, name, run, text)
     if index:
         text = "the index folder, or the address of a Chroma server: http://HOST:PORT/COLLECTION"
         parser.add_argument("--index", required=True, metavar="DIR", help=text)

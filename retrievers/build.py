@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Concatenate, ParamSpec, TypeVar
 
 from retrievers.balance import measure_dense_weights
-from retrievers.dense import DISK_ERRORS, ChromaFailure, ChromaFolder, DenseHome
+from retrievers.dense import DISK_ERRORS, ChromaFailure, ChromaFolder, DenseHome, is_disk_error
 from retrievers.documents import (
     READER_VERSION,
     CorpusError,
@@ -178,7 +178,7 @@ def delete_documents(
 
 
 def _in_one_error(write: Callable[Concatenate[Path, P], R]) -> Callable[Concatenate[Path, P], R]:
-    """Say in one way what the parts of an index raise where it can't be written, as on a full disk."""
+    """Say in one way what the parts of an index raise where it can't be written, as on a full disk; a bug goes up."""
 
     @wraps(write)
     def guard(path: Path, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -187,6 +187,8 @@ def _in_one_error(write: Callable[Concatenate[Path, P], R]) -> Callable[Concaten
         except (*DISK_ERRORS, OSError) as error:
             if isinstance(error, OSError) and (error.errno is None or error.filename is not None):
                 raise  # one of ours, or it says which file
+            if not isinstance(error, OSError) and not is_disk_error(error):
+                raise  # a wrong call
             reason = error.strerror if isinstance(error, OSError) else error
             remedy = "repeat the command to go on"
             if isinstance(error, ChromaFailure):

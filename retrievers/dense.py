@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import sqlite3
 import warnings
@@ -24,9 +25,21 @@ if TYPE_CHECKING:
     from retrievers.store import StoredDocument
 
 COLLECTION = "passages"
-# What Chroma and SQLite raise where a disk is full, or can't be written for another reason.
 ChromaFailure = InternalError
-DISK_ERRORS = (ChromaFailure, sqlite3.OperationalError)
+# What Chroma and SQLite raise where a disk is full, or can't be written for another reason; see `is_disk_error`.
+DISK_ERRORS = (ChromaFailure, sqlite3.DatabaseError)
+_DISK_CODES = {
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PROTOCOL,
+    sqlite3.SQLITE_NOTADB,
+}
 _READING = ("query", "count", "get")
 # How many neighbours approximate search looks at: twice the candidates that hybrid search asks for.
 _EF_SEARCH = 200
@@ -242,11 +255,8 @@ class ChromaFolder:
             raise PermissionError(errno.EACCES, "Chroma needs to write here", str(folder))
         threshold = _SYNC_ALWAYS if n_expected <= _MANY else n_expected // _N_SYNCS
         try:
-            client = chromadb.PersistentClient(str(folder), settings=_make_settings())
-            return DenseIndex(client, owns_client=True, sync_threshold=threshold)
+            return _open_folder(str(folder), threshold)
         except InternalError as error:
-            # Chroma would hand out what is left of it to whoever opens the folder next.
-            SharedSystemClient._identifier_to_system.pop(str(folder), None)
             if "disk is full" in str(error):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
             raise
@@ -290,6 +300,20 @@ class ChromaFolder:
         """Nothing: the folder names its current generation."""
 
 
+def _open_folder(folder: str, sync_threshold: int) -> DenseIndex:
+    try:
+        client: Any = chromadb.PersistentClient(folder, settings=_make_settings())
+    except InternalError:
+        # Chroma would hand out what is left of it to whoever opens the folder next, and has no call to forget it alone.
+        SharedSystemClient._identifier_to_system.pop(folder, None)
+        raise
+    try:
+        return DenseIndex(client, owns_client=True, sync_threshold=sync_threshold)
+    except InternalError:
+        client.close()
+        raise
+
+
 def connect(host: str, port: int, ssl: bool, headers: Mapping[str, str], tenant: str, database: str) -> Any:
     """Connect to a Chroma server."""
     return chromadb.HttpClient(
@@ -315,6 +339,24 @@ def is_server_error(error: Exception) -> bool:
     return isinstance(error, ChromaError | httpx.HTTPError) or (
         isinstance(error, ValueError) and "connect" in str(error)
     )
+
+
+def is_disk_error(error: Exception) -> bool:
+    """Tell what the disk or the state of a database refuses from a wrong call of ours.
+
+    Chroma says both as an `InternalError`: with SQLite's code where it has one, and naming its compactor or the graph
+    (an "hnsw segment") where it can't read or write the files beside the database.
+    """
+    if isinstance(error, sqlite3.Error):
+        return _is_disk_code(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR))
+    if not isinstance(error, InternalError):
+        return False
+    code = re.search(r"\(code: (\d+)\)", str(error))
+    return _is_disk_code(int(code[1])) if code else bool(re.search("compact|hnsw segment|os error", str(error)))
+
+
+def _is_disk_code(code: int) -> bool:
+    return code & 0xFF in _DISK_CODES  # what is above says more of the same
 
 
 def describe_error(error: Exception) -> str:

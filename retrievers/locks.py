@@ -1,11 +1,11 @@
-"""Who writes a folder and who reads an index: file locks that the system drops when a process dies."""
+"""Who is alone with a file or folder and who reads an index: file locks that the system drops when a process dies."""
 
 import fcntl
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -20,6 +20,27 @@ class FolderBusy(RuntimeError):  # noqa: N818
 
 class IndexBusy(FolderBusy):
     """Another process is writing the index."""
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = True, create: bool = False) -> Iterator[None]:
+    """Be the only one that has locked a file or folder.
+
+    Args:
+        path: The file or folder; it may be removed or moved meanwhile, and the lock goes with it.
+        wait: For another process to let go of it, however long that takes.
+        create: The file, where it is missing.
+
+    Raises:
+        BlockingIOError: Another process has it, and `wait` is false.
+        FileNotFoundError: It is missing.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT if create else os.O_RDONLY, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -42,19 +63,17 @@ def hold_lock(
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise NotADirectoryError(f"{path}: a file stands there, expected a folder; name another place") from None
-    with (path / LOCK).open("a+b") as file:
+    file = path / LOCK
+    with ExitStack() as held:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(locked(file, wait=False, create=True))
         except BlockingIOError:
-            file.seek(0)
-            holder = file.read().decode(errors="replace").strip() or "another process"
+            holder = file.read_text(encoding="utf-8", errors="replace").strip() or "another process"
             if wait is None:
                 raise busy(f"{path}: {holder} is writing this {what}; wait for it or stop it") from None
             wait(f"{path}: waiting for {holder}, which is writing this {what}")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        file.truncate(0)
-        file.write(f"process {os.getpid()} (since {time.strftime('%Y-%m-%d %H:%M:%S')})\n".encode())
-        file.flush()
+            held.enter_context(locked(file))
+        file.write_text(f"process {os.getpid()} (since {time.strftime('%Y-%m-%d %H:%M:%S')})\n", encoding="utf-8")
         yield
 
 

@@ -427,6 +427,27 @@ def test_what_does_not_say_its_file_is_told_with_the_index(tmp_path: Path, monke
         build_index(write_corpus(tmp_path / "c.jsonl", a="alpha"), tmp_path / "i", HashEmbedder())
 
 
+@pytest.mark.parametrize(
+    "said", ["database disk image is malformed", "no such table: b", "UNIQUE constraint failed: a.id"]
+)
+def test_a_broken_database_is_told_in_one_line_and_a_wrong_call_is_a_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    other = tmp_path / "other.sqlite"
+    with closing(sqlite3.connect(other)) as connection:
+        connection.executescript("CREATE TABLE a (id TEXT PRIMARY KEY); INSERT INTO a VALUES (1)")
+    if "malformed" in said:
+        other.write_bytes(other.read_bytes()[:4_096] + bytes(4_096))
+
+    def fail(self: VectorWriter, vectors: object) -> None:
+        with closing(sqlite3.connect(other)) as connection:
+            connection.execute(f"INSERT INTO {'b' if 'table' in said else 'a'} VALUES (1)")
+
+    monkeypatch.setattr(VectorWriter, "append", fail)
+    with pytest.raises(BuildError if "malformed" in said else sqlite3.Error, match=said):
+        build_index(write_corpus(tmp_path / "c.jsonl", a="alpha"), tmp_path / "i", HashEmbedder())
+
+
 def test_tables_are_kept_for_sql_and_taken_over_when_their_file_did_not_change(tmp_path: Path) -> None:
     corpus = files(tmp_path / "c", a="alpha")
     (corpus / "Spare parts.csv").write_text("id,name,price,code\n1,belt,2.5,007\n2,gear,10,\n", encoding="utf-8")

@@ -9,11 +9,12 @@ import pytest
 from commands import HEAVY, heavy_imports_of_help
 from dspy.utils.exceptions import LMError
 
-from programs import cli
-from programs.cli import UsageError, add_lm_flags, positive, progress, roles_from, run_guarded, show_table
+from programs.cli import UsageError, add_lm_flags, positive, roles_from, run_guarded, show_table
 from programs.export import ProgramStateError
 from programs.meter import EndpointDown
+from programs.places import TRACKING_URI
 from retrievers import IndexNotFound
+from retrievers.store import NotInIndex
 from trainsets.cases import CaseError
 from trainsets.evaluation import COLUMNS
 
@@ -51,6 +52,7 @@ def raises(error: BaseException) -> Callable[[], int]:
     [
         UsageError("flags"),
         IndexNotFound("no index\n  here"),
+        NotInIndex("no document 'x'"),
         CaseError("x.jsonl:3: id: missing"),
         ProgramStateError("damaged"),
         FileNotFoundError(2, "No such file or directory", "x"),
@@ -64,6 +66,7 @@ def test_a_known_error_is_one_line_and_exit_code_two(error: BaseException, capsy
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("error: ")
+    assert captured.err[len("error: ")] not in "'\""
     assert captured.err.count("\n") == 1
 
 
@@ -82,9 +85,13 @@ def test_an_interrupt_is_130_and_says_what_is_kept(capsys: pytest.CaptureFixture
     assert "repeat the command to go on" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("n", [1, 100_000], ids=["at the end", "while it is written"])
-def test_a_reader_that_has_gone_is_no_error(n: int) -> None:
-    code = f"from programs.cli import run_guarded; exit(run_guarded(lambda: print('line' * {n}) or 1))"
+@pytest.mark.parametrize(
+    "show",
+    ["print('line')", "print('line' * 100_000)", "show_table('numbers', 'ab', [['x' * 100, 1]] * 1_000)"],
+    ids=["at the end", "while it is written", "while a table is written"],
+)
+def test_a_reader_that_has_gone_is_no_error(show: str) -> None:
+    code = f"from programs.cli import run_guarded, show_table; exit(run_guarded(lambda: {show} or 1))"
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT)
@@ -117,35 +124,11 @@ def test_names_in_a_table_are_shown_as_they_are(capsys: pytest.CaptureFixture[st
     assert all(text in out for text in ("[bold]title[/bold] :smile:", "[red]x[/red]", "[/oops]", ":warning:"))
 
 
-def test_progress_without_a_terminal_is_a_line_a_step_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress("evaluating [x]", 3) as step:
-        for n in range(3):
-            step(f"score 0.{n}")
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    lines = captured.err.splitlines()
-    assert [line.split(" · ")[0] for line in lines] == [f"evaluating [x] {n}/3" for n in (1, 2, 3)]
-    assert lines[2].endswith("0:00 left · score 0.2")
-
-
-def test_a_time_has_no_sixty_seconds() -> None:
-    assert [*map(cli.in_minutes, (0.4, 59.4, 59.7, 119.7, 3600))] == ["0:00", "0:59", "1:00", "2:00", "60:00"]
-
-
-def test_progress_on_a_terminal_shows_names_as_they_are(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    with progress("evaluating [/x]", 1) as step:
-        step("[/y] 1 errors")
-    assert "evaluating [/x]" in capsys.readouterr().err
-
-
 def test_what_the_command_lines_share_is_light() -> None:
     code = f"import sys, programs.cli; print(*sorted(set(sys.modules) & set({HEAVY!r})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == ""
-    assert cli.TRACKING_URI == "sqlite:///runs/mlflow.db"
+    assert TRACKING_URI == "sqlite:///runs/mlflow.db"
 
 
 def test_flags_choose_a_fallback_and_the_patience() -> None:

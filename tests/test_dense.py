@@ -1,12 +1,17 @@
 """The traps of Chroma, held shut. Each has cost somebody a day."""
 
+import os
 import pickle
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
+from chromadb.errors import ChromaError
 
-from retrievers.dense import ChromaFolder, DenseIndex
+from retrievers.dense import ChromaFolder, DenseIndex, is_disk_error
 from retrievers.embedders import normalise
 
 
@@ -114,3 +119,74 @@ def test_a_large_build_writes_its_graph_seldom_and_is_whole_when_settled(tmp_pat
     assert index.query(rows[7], 1) == ["d7"]
     assert home.settle(tmp_path, index) is index
     index.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "sql", "expected"),
+    [
+        ("whole", "INSERT INTO b VALUES (1)", False),
+        ("whole", "INSERT INTO a VALUES (1)", False),  # it has that one
+        ("whole", "PRAGMA query_only = ON; INSERT INTO a VALUES (2)", True),
+        ("locked", "INSERT INTO a VALUES (2)", True),
+        ("no database", "INSERT INTO a VALUES (2)", True),
+        ("in no folder", "INSERT INTO a VALUES (2)", True),
+    ],
+)
+def test_what_a_disk_refuses_sqlite_is_told_from_a_wrong_call(
+    tmp_path: Path, state: str, sql: str, expected: bool
+) -> None:
+    path = tmp_path / "a.sqlite"
+    with closing(sqlite3.connect(path)) as other:
+        other.executescript("CREATE TABLE a (id INTEGER PRIMARY KEY); INSERT INTO a VALUES (1)")
+        if state == "locked":
+            other.execute("BEGIN EXCLUSIVE")
+        if state == "no database":
+            path.write_bytes(b"x" * 4_096)
+        place = tmp_path / "none" / "a.sqlite" if state == "in no folder" else path
+        with pytest.raises(sqlite3.Error) as error, closing(sqlite3.connect(place, timeout=0)) as connection:
+            connection.executescript(sql)
+    assert is_disk_error(error.value) == expected
+
+
+@pytest.mark.parametrize(("n", "width"), [(1, 3), (10_000, 2)], ids=["another width", "too many at once"])
+def test_a_wrong_call_of_chroma_is_no_refusal_of_the_disk(tmp_path: Path, n: int, width: int) -> None:
+    with closing(ChromaFolder().open(tmp_path)) as dense:
+        dense.upsert(["a"], np.ones((1, 2), np.float32), [{}])
+        with pytest.raises(ChromaError) as error:
+            dense._collection.upsert([str(one) for one in range(n)], np.ones((n, width), np.float32))
+    assert not is_disk_error(error.value)
+
+
+@pytest.mark.parametrize("broken", ["database", "graph"])
+def test_a_broken_file_of_chroma_is_a_refusal_of_the_disk(tmp_path: Path, broken: str) -> None:
+    with closing(ChromaFolder().open(tmp_path)) as dense:
+        dense.upsert([str(one) for one in range(200)], np.eye(200, dtype=np.float32), [{}] * 200)
+    for path in (tmp_path / "chroma").glob("chroma.sqlite3" if broken == "database" else "*/*"):
+        path.write_bytes(path.read_bytes()[:100] + bytes(4_096))
+    with pytest.raises(ChromaError) as error, closing(ChromaFolder().open(tmp_path)) as dense:
+        dense.query(np.ones(200, np.float32), 5)
+    assert is_disk_error(error.value)
+
+
+def files_open_below(folder: Path) -> list[str]:
+    opened = [os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()]
+    return [file for file in opened if file.startswith(str(folder))]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="Linux lists a process's open files there")
+def test_an_opening_that_fails_takes_nothing_from_who_has_the_folder_open(tmp_path: Path) -> None:
+    def rename(old: str, new: str) -> None:
+        with closing(sqlite3.connect(tmp_path / "chroma" / "chroma.sqlite3")) as connection:
+            connection.execute(f"ALTER TABLE {old} RENAME TO {new}")
+
+    with closing(ChromaFolder().open(tmp_path)) as dense:
+        dense.upsert(["a"], vectors([1, 0]), [{}])
+        rename("collections", "hidden")
+        with pytest.raises(ChromaError):
+            ChromaFolder().open(tmp_path)
+        rename("hidden", "collections")
+        assert dense.query(vectors([1, 0])[0], 1) == ["a"]
+    deadline = time.monotonic() + 10  # Chroma's threads close some files a moment later
+    while files_open_below(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert files_open_below(tmp_path) == []

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from programs.journal import Journal, JournalError, Trial
+from retrievers.locks import FolderBusy
 
 FACTS = {"optimizer": "mipro", "seed": 3}
 
@@ -87,7 +88,7 @@ def test_a_restart_forgets_trials_and_starts_a_new_generation_that_is_kept(tmp_p
 def test_other_facts_have_another_journal_and_the_same_one_is_not_written_twice_at_once(tmp_path: Path) -> None:
     with Journal(tmp_path, FACTS) as journal, Journal(tmp_path, {**FACTS, "seed": 4}) as other:
         assert journal.path != other.path
-        with pytest.raises(JournalError, match="another process is running this very compile"):
+        with pytest.raises(FolderBusy, match=r"process \d+ .* is writing this compile"):
             Journal(tmp_path, FACTS)
     Journal(tmp_path, FACTS).close()
 

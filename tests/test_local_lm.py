@@ -56,7 +56,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def files_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.rglob("*") if path.is_file() and path.suffix != ".lock")
+    return sorted(path.name for path in folder.rglob("*") if path.is_file() and path.name != "LOCK")
 
 
 def test_slices_are_joined_in_order_of_their_number(wheels: Path, tmp_path: Path) -> None:

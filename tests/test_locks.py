@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retrievers.locks import FolderBusy, IndexBusy, Lease, drop_others, hold_lock, is_leased, make_leasable
+from retrievers.locks import FolderBusy, IndexBusy, Lease, drop_others, hold_lock, is_leased, locked, make_leasable
 
 
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
@@ -50,6 +50,39 @@ def test_a_lock_file_of_something_else_is_no_obstacle(tmp_path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(IndexBusy), hold_lock(tmp_path):
             pass
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_one_at_a_time_has_a_file_or_folder_locked(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "file" if kind == "file" else tmp_path
+    with locked(path, create=kind == "file"), pytest.raises(BlockingIOError), locked(path, wait=False):
+        pass
+    with locked(path, wait=False):
+        pass
+
+
+def test_who_waits_for_a_file_gets_it_when_its_holder_dies(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from retrievers.locks import locked\n"
+        f"with locked(Path({str(tmp_path / 'a')!r}), create=True):\n"
+        "    print(flush=True); sys.stdin.read(); os.kill(os.getpid(), 9)"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(BlockingIOError), locked(tmp_path / "a", wait=False):
+            pass
+        holder.stdin.close()
+        with locked(tmp_path / "a"):
+            assert holder.wait() == -9
+
+
+def test_only_what_is_to_be_made_is_made(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), locked(tmp_path / "a"):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_lease_keeps_a_generation_and_its_end_lets_it_go(tmp_path: Path) -> None:

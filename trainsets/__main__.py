@@ -1,17 +1,17 @@
 """CLI: check, describe, split, draft and import gold sets; report evaluations."""
 
 import argparse
-import fcntl
 import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from programs.cli import UsageError, note, run_guarded, show_table
+from programs.cli import UsageError, add_command, run_guarded, show_table
+from programs.progress import note
 
 if TYPE_CHECKING:
     from trainsets.cases import Case
@@ -52,26 +52,24 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def _add(commands: Any, name: str, run: Callable[..., int], text: str) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    command = add_command(commands, name, run, text)
     command.add_argument("cases", type=Path, metavar="FILE", help="a case file, or a folder with one a split")
-    command.set_defaults(run=run)
     return command
 
 
 def _add_draft(commands: Any) -> None:
     text = "draft cases from documents with an LM, for human review"
-    draft = commands.add_parser("draft", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    draft = add_command(commands, "draft", _run_draft, text)
     draft.add_argument("corpus", type=Path, metavar="CORPUS", help="a corpus, or an index")
     draft.add_argument("--n", type=int, default=50, metavar="N", help="cases wanted (default 50)")
     draft.add_argument("--out", type=Path, required=True, metavar="FILE", help="the new case file, written as it grows")
     draft.add_argument("--lm", default="local", metavar="LM", help="local, or PROVIDER/MODEL (default local)")
     draft.add_argument("--api-base", metavar="URL", help="an OpenAI-compatible server that serves the LM")
-    draft.set_defaults(run=_run_draft)
 
 
 def _add_import(commands: Any) -> None:
     text = "bring HotpotQA, MuSiQue or a BEIR set into corpus.jsonl and cases.jsonl"
-    command = commands.add_parser("import", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    command = add_command(commands, "import", _run_import, text)
     command.add_argument("format", choices=("hotpotqa", "musique", "beir"))
     command.add_argument("source", metavar="SOURCE", help="a file (beir: a folder), or an id on the hub")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="the new folder")
@@ -79,16 +77,14 @@ def _add_import(commands: Any) -> None:
     command.add_argument("--config", metavar="C", help="the configuration of a hub set")
     command.add_argument("--n", type=int, metavar="N", help="at most so many cases")
     command.add_argument("--lang", default="en", metavar="L", help="(default en)")
-    command.set_defaults(run=_run_import)
 
 
 def _add_report(commands: Any) -> None:
     text = "write an evaluation as one HTML file, and its figures as PNG files"
-    command = commands.add_parser("report", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    command = add_command(commands, "report", _run_report, text)
     command.add_argument("folder", type=Path, metavar="FOLDER", help="the records, as evaluate.py --out wrote them")
     command.add_argument("--out", type=Path, metavar="FILE", help="the HTML file (default FOLDER/report.html)")
     command.add_argument("--plots", type=Path, metavar="DIR", help="where the PNG files go (default plots/ beside it)")
-    command.set_defaults(run=_run_report)
 
 
 def _run_check(args: argparse.Namespace) -> int:
@@ -236,17 +232,17 @@ def _run_draft(args: argparse.Namespace) -> int:
 @contextmanager
 def _only_writer(out: Path) -> Iterator[TextIO]:
     """Open the file beside `out` that drafts are in until all are made; a repeat finds its LM answers in the cache."""
+    from retrievers.locks import locked
     from trainsets.records import part_of
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    with part_of(out).open("a", encoding="utf-8") as file:
+    with ExitStack() as held:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(locked(part_of(out), wait=False, create=True))
         except BlockingIOError:
             raise UsageError(f"{out}: another process is drafting it; wait for it, or name another file") from None
         _refuse_to_overwrite([out])  # that process may have finished it just now
-        file.truncate(0)
-        yield file
+        yield held.enter_context(part_of(out).open("w", encoding="utf-8"))
 
 
 def _run_import(args: argparse.Namespace) -> int:

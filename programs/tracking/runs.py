@@ -21,7 +21,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from programs.addresses import without_secrets
-from programs.cli import TRACKING_URI
+from programs.places import TRACKING_URI
 from programs.tracking.journal import Entry, Pending, write_pending
 from programs.tracking.provenance import case_set_name, describe_code, describe_environment, digest_of
 from programs.tracking.stores import STORE_ERRORS, make_experiment, one_error, tracking_error

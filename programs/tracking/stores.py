@@ -1,6 +1,5 @@
 """MLflow stores: opened quietly, and one clear error where one can't be used."""
 
-import fcntl
 import logging
 import os
 import sqlite3
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from programs.addresses import without_secrets
+from retrievers.locks import locked
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # stdout is for results
@@ -79,7 +79,8 @@ def _connect(tracking_uri: str) -> MlflowClient:
     if not tracking_uri.startswith(_SQLITE):
         return MlflowClient(tracking_uri)
     database = Path(tracking_uri.removeprefix(_SQLITE))
-    with _locked(database.parent):
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with locked(database.parent):
         with closing(sqlite3.connect(database)) as connection:  # MLflow would try for minutes to open what it can't
             connection.execute("PRAGMA schema_version")
         return MlflowClient(tracking_uri)
@@ -91,19 +92,10 @@ def only_writer(tracking_uri: str) -> Iterator[None]:
     if not tracking_uri.startswith(_SQLITE):
         yield
         return
-    with _locked(Path(tracking_uri.removeprefix(_SQLITE)).parent / _ARTIFACTS):
+    artifacts = Path(tracking_uri.removeprefix(_SQLITE)).parent / _ARTIFACTS
+    artifacts.mkdir(parents=True, exist_ok=True)
+    with locked(artifacts):
         yield
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
 
 
 @contextmanager
