@@ -178,15 +178,17 @@ class DenseIndex:
             return getattr(self._collection, method)(*args, **kwargs)
         except Exception as error:
             if self._owns_client and isinstance(error, InternalError) and method in _READING:
-                reason = f"Chroma can't read its part of the index ({describe_error(error)})"
-                raise CollectionDamaged(
-                    f"{reason}; mend it with: python -m retrievers doctor --fix --index …"
-                ) from error
+                raise _tell_damage(error) from error
             if self._owns_client or not is_server_error(error):
                 raise
             if isinstance(error, NotFoundError):
                 raise CollectionGone(f"{self._name}: another build has replaced it on the server; repeat") from None
             raise ServerError(f"{self._name}: {describe_error(error)}; repeating the command goes on") from None
+
+
+def _tell_damage(error: Exception) -> CollectionDamaged:
+    reason = f"Chroma can't read its part of the index ({describe_error(error)})"
+    return CollectionDamaged(f"{reason}; mend it with: python -m retrievers doctor --fix --index …")
 
 
 class DenseHome(Protocol):
@@ -249,6 +251,7 @@ class ChromaFolder:
         Raises:
             PermissionError: The folder may only be read; Chroma writes even when it only searches.
             OSError: The disk is full.
+            CollectionDamaged: Its files cannot be read.
         """
         folder = generation / "chroma"
         if folder.exists() and not os.access(folder, os.W_OK):
@@ -259,6 +262,8 @@ class ChromaFolder:
         except InternalError as error:
             if "disk is full" in str(error):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
+            if any(sign in str(error) for sign in ("malformed", "not a database")):
+                raise _tell_damage(error) from error
             raise
 
     def find(self, generation: Path) -> DenseIndex | None:

@@ -162,7 +162,7 @@ def _read_parsed(path: Path, corpus: Path, reading: Reading) -> Iterator[tuple[D
 def _parse_file(path: Path, kind: str | None) -> tuple[list[Parsed], list[Table]]:
     """Read a file by its format; the readers' libraries are imported when the first such file is met."""
     if kind is None:
-        raise UnreadableFile(f"files of type {path.suffix or 'none'} are not read")
+        raise UnreadableFile(f"files of type {path.suffix or 'none'} are not read ({' '.join(_READERS)} .jsonl are)")
     if path.stat().st_size > _MAX_FILE_BYTES:
         raise UnreadableFile(f"has {path.stat().st_size:,} bytes (the limit is {_MAX_FILE_BYTES:,})")
     raw = path.read_bytes()

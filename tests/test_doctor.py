@@ -147,6 +147,17 @@ def test_a_graph_that_chroma_cannot_read_is_told_and_mended(index: Path) -> None
     assert problems(index) == {}
 
 
+def test_a_database_that_chroma_cannot_open_is_told_and_mended(index: Path) -> None:
+    [path] = find_generation(index).glob("chroma/chroma.sqlite3")
+    path.write_bytes(path.read_bytes()[:100] + b"garbage" * 1000)
+    SharedSystemClient.clear_system_cache()  # as in another process
+    assert "doctor --fix" in problems(index)["ids"]
+    with pytest.raises(CollectionDamaged, match="Chroma can't read its part of the index"):
+        open_index(index, HashEmbedder()).search("text", mode="dense")
+    repair(index, lambda *_: None, HashEmbedder())
+    assert problems(index) == {}
+
+
 @pytest.mark.parametrize("name", ["store.sqlite", "vectors.f32", "manifest.json"])
 def test_a_part_that_is_gone_or_no_text_is_told_and_a_build_writes_it_anew(index: Path, name: str) -> None:
     path = find_generation(index) / name
