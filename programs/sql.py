@@ -58,6 +58,7 @@ class Tables:
         self.of_corpus = texts is not None
         self._texts = texts or {}
         self._words: list[tuple[TableSchema, frozenset[str]]] | None = None
+        self._views: dict[str, TableView] = {}
         self._lock = Lock()
 
     def choose(self, question: str) -> tuple[TableView, ...]:
@@ -89,8 +90,11 @@ class Tables:
         return frozenset(_stems(" ; ".join([text, *short])))
 
     def _view(self, schema: TableSchema) -> TableView:
-        values = (_read_values(self.database, schema.name, column) for column, _ in schema.columns[:_MAX_COLUMNS])
-        return TableView(schema, tuple(values))
+        """Read the values of a table's columns, once."""
+        if (view := self._views.get(schema.name)) is None:
+            values = (_read_values(self.database, schema.name, column) for column, _ in schema.columns[:_MAX_COLUMNS])
+            view = self._views[schema.name] = TableView(schema, tuple(values))
+        return view
 
 
 def describe_tables(views: Sequence[TableView], question: str, dialect: str) -> str:
@@ -128,10 +132,9 @@ def check_values(sql: str, question: str, views: Sequence[TableView]) -> None:
     """
     compared = [*_COMPARED.findall(sql), *(one for inner in _IN.findall(sql) for one in _LITERAL.findall(inner))]
     values = {fold(value.replace("''", "'")) for value in compared}
-    if any({fold(value) for value in column} <= values for view in views for column in view.values if column):
-        return
+    columns = [{fold(value) for value in column} for view in views for column in view.values]
     asked = _stems(question)
-    for value in sorted(values):
+    for value in sorted(values.difference(*(column for column in columns if column <= values))):
         if (named := _stems(value)) and not named & asked and not _WORKED_OUT.fullmatch(value):
             raise QueryError(f"the question does not name {value!r}; pick rows by what it names")
 

@@ -260,9 +260,10 @@ class ChromaFolder:
         try:
             return _open_folder(str(folder), threshold)
         except InternalError as error:
-            if "disk is full" in str(error):
+            code = _read_code(error)
+            if code == sqlite3.SQLITE_FULL:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
-            if any(sign in str(error) for sign in ("malformed", "not a database")):
+            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise _tell_damage(error) from error
             raise
 
@@ -353,15 +354,17 @@ def is_disk_error(error: Exception) -> bool:
     (an "hnsw segment") where it can't read or write the files beside the database.
     """
     if isinstance(error, sqlite3.Error):
-        return _is_disk_code(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR))
+        return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in _DISK_CODES
     if not isinstance(error, InternalError):
         return False
-    code = re.search(r"\(code: (\d+)\)", str(error))
-    return _is_disk_code(int(code[1])) if code else bool(re.search("compact|hnsw segment|os error", str(error)))
+    code = _read_code(error)
+    return bool(re.search("compact|hnsw segment|os error", str(error))) if code is None else code in _DISK_CODES
 
 
-def _is_disk_code(code: int) -> bool:
-    return code & 0xFF in _DISK_CODES  # what is above says more of the same
+def _read_code(error: InternalError) -> int | None:
+    """Read SQLite's code in what Chroma says; what stands above its first byte says more of the same."""
+    match = re.search(r"\(code: (\d+)\)", str(error))
+    return int(match[1]) & 0xFF if match else None
 
 
 def describe_error(error: Exception) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from retrievers.metadata import parse_date
+from retrievers.readers.markdown import FENCE, TABLE_ROW, read_heading
 from retrievers.readers.parsed import PAGE_BREAK
 from retrievers.records import Document, Passage, Scalar
 
@@ -14,11 +15,6 @@ VERSION = "structure-5"
 TITLE_WEIGHT = 2
 _MAX_LEAD = 400  # characters of a title, and of a heading path, before a text: an embedder sees little of a longer one
 
-_FENCE = re.compile(r"^\s*(```|~~~)")
-_HEADING = re.compile(r"^(#{1,6})\s+(\S.*)")
-_CLOSING_MARKS = re.compile(r"(?:^|(?<=\s))#+$")
-_MAX_HEADING = 200  # a longer line is text: it would be repeated before every passage under it
-_TABLE_ROW = re.compile(r"^\s*\|.*\|\s*$")
 _LIST_ITEM = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)、])\s+")
 # A sentence ends at Chinese full stops, or at a Latin one before a space; its closing quotes belong to it.
 # Every character is looked at once, however many stops or quotes follow each other.
@@ -180,7 +176,7 @@ def _find_blocks(text: str) -> Iterator[_Block]:
     for line_start, line in _lines(text):
         if kind == "code":
             end = line_start + len(line)
-            if _FENCE.match(line):
+            if FENCE.match(line):
                 yield _Block("code", start, end, tuple(title for _, title in path))
                 kind = ""
             continue
@@ -188,7 +184,7 @@ def _find_blocks(text: str) -> Iterator[_Block]:
         if kind and (new != kind or new == "heading") and not (kind == "list" and new == "text" and line[:1] in " \t"):
             yield _Block(kind, start, end, tuple(title for _, title in path))
             kind = ""
-        if new == "heading" and (heading := _read_heading(line)):
+        if new == "heading" and (heading := read_heading(line)):
             path = [(depth, title) for depth, title in path if depth < heading[0]] + [heading]
         if new and not kind:
             kind, start = new, line_start
@@ -207,20 +203,13 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 def _name_line(line: str) -> str:
     if not line.strip():
         return ""
-    if _FENCE.match(line):
+    if FENCE.match(line):
         return "code"
-    if _read_heading(line):
+    if read_heading(line):
         return "heading"
-    if _TABLE_ROW.match(line):
+    if TABLE_ROW.match(line):
         return "table"
     return "list" if _LIST_ITEM.match(line) else "text"
-
-
-def _read_heading(line: str) -> tuple[int, str] | None:
-    """Read the level and the title of a Markdown heading; marks that close it need a space before them."""
-    match = _HEADING.match(line) if line.startswith("#") else None
-    title = _CLOSING_MARKS.sub("", match[2].rstrip()).rstrip() if match else ""
-    return (len(match[1]), title) if match and title and len(title) <= _MAX_HEADING else None
 
 
 def _cut_block(text: str, block: _Block, limit: int) -> Iterator[_Unit]:

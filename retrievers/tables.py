@@ -9,7 +9,7 @@ from itertools import chain, count
 from pathlib import Path
 
 from retrievers.metadata import infer_schema, normalise
-from retrievers.readers.parsed import Table
+from retrievers.readers.parsed import Table, read_number
 from retrievers.records import Scalar
 
 TABLES = "tables.sqlite"
@@ -28,12 +28,16 @@ _TOTAL = re.compile(r"(?:(?:grand |sub-?)?totals?|sum|overall|合计|总计|小�
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table, the corpus and the file it stands in and, where that holds several documents, its document."""
+    """A table, the corpus and the file it stands in and, where that holds several documents, its document.
+
+    `text` is what a copied one is about, as in `TableInfo`.
+    """
 
     corpus: str
     source: str
     doc_id: str
     table: Table
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +66,17 @@ def write_tables(path: Path, tables: Iterable[SourceTable]) -> None:
             taken.add(name)
             table = replace(one.table, rows=_drop_totals(one.table.rows))
             _write_table(connection, name, table)
-            values = (name, one.corpus, one.source, one.doc_id, table.name, len(table.rows), _describe(table))
+            where, text = (one.corpus, one.source, one.doc_id), one.text or _describe(table)
+            values = (name, *where, table.name, len(table.rows), text)
             connection.execute("INSERT INTO _tables VALUES (?,?,?,?,?,?,?)", values)
 
 
 def copy_tables(old: Path, new: Path, infos: Sequence[TableInfo]) -> None:
     """Copy tables from one SQLite file to another."""
     with closing(sqlite3.connect(old)) as source:
-        tables = [SourceTable(info.corpus, info.source, info.doc_id, _read_table(source, info)) for info in infos]
+        tables = [
+            SourceTable(info.corpus, info.source, info.doc_id, _read_table(source, info), info.text) for info in infos
+        ]
     write_tables(new, tables)
 
 
@@ -79,7 +86,7 @@ def list_tables(path: Path) -> list[TableInfo]:
         return []
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         is_old = "doc_id" not in dict(_read_columns(connection, "_tables"))
-        more = "'' AS doc_id, title AS text" if is_old else "doc_id, text"
+        more = "'' AS doc_id, '' AS text" if is_old else "doc_id, text"
         sql = f"SELECT name, n_rows, corpus, source, {more} FROM _tables ORDER BY name"
         found = connection.execute(sql).fetchall()
         return [TableInfo(name, _read_columns(connection, name), *rest) for name, *rest in found]
@@ -92,9 +99,13 @@ def _describe(table: Table) -> str:
 
 
 def _drop_totals(rows: Sequence[Sequence[Scalar | None]]) -> Sequence[Sequence[Scalar | None]]:
-    """Leave out the last row where it adds up the others: a query over it would count them twice."""
-    first = next((cell for cell in rows[-1] if cell is not None), None) if len(rows) > 2 else None
-    return rows[:-1] if isinstance(first, str) and _TOTAL.fullmatch(first) else rows
+    """Leave out the last rows where they add up the others: a query over them would count twice."""
+    while len(rows) > 2:
+        first = next((cell for cell in rows[-1] if cell is not None), None)
+        if not isinstance(first, str) or not _TOTAL.fullmatch(first):
+            break
+        rows = rows[:-1]
+    return rows
 
 
 def _write_table(connection: sqlite3.Connection, name: str, table: Table) -> None:
@@ -114,13 +125,7 @@ def _write_table(connection: sqlite3.Connection, name: str, table: Table) -> Non
 
 def _drop_padding(record: dict[str, Scalar]) -> dict[str, Scalar]:
     """Read numbers that a CSV file holds as text, but leave codes such as `007` alone."""
-    return {key: _read_number(value) if isinstance(value, str) else value for key, value in record.items()}
-
-
-def _read_number(text: str) -> Scalar:
-    if re.fullmatch(r"-?(?:0|[1-9]\d{0,17})", text):
-        return int(text)
-    return float(text) if re.fullmatch(r"-?(?:0|[1-9]\d{0,17})\.\d+", text) else text
+    return {key: read_number(value) if isinstance(value, str) else value for key, value in record.items()}
 
 
 def _read_table(connection: sqlite3.Connection, info: TableInfo) -> Table:

@@ -510,6 +510,16 @@ def test_names_in_sql_need_no_quotes_and_a_row_of_totals_is_not_counted_twice(tm
     assert found == [(2, 6, 4)]
 
 
+def test_a_table_is_the_same_however_often_it_is_taken_over(tmp_path: Path) -> None:
+    corpus, path = tmp_path / "c.jsonl", tmp_path / "i"
+    build_index(write_corpus(corpus, a=table(x=1, y=2, z=3, Subtotal=6, Total=6)), path, HashEmbedder())
+    before = open_index(path, HashEmbedder()).tables()
+    for name in ("one", "two"):
+        build_index(write_corpus(tmp_path / f"{name}.jsonl", **{name: "omega"}), path, HashEmbedder())
+    assert open_index(path, HashEmbedder()).tables() == before
+    assert list(read_tables(path).values()) == [("a", [("x", 1), ("y", 2), ("z", 3)])]
+
+
 def test_an_english_embedder_is_found_blind_for_chinese_and_hybrid_follows_bm25(tmp_path: Path) -> None:
     class EnglishOnly(HashEmbedder):
         def embed_queries(self, texts: list[str]):

@@ -48,3 +48,10 @@ def test_an_embedder_that_does_not_count_is_counted_for() -> None:
 
 def test_a_row_of_zeros_stays_one() -> None:
     assert normalise(np.zeros((1, 3))).tolist() == [[0, 0, 0]]
+
+
+def test_the_packaged_embedder_counts_the_pieces_of_a_text_word_by_word() -> None:
+    embedder = load_embedder()
+    text = "Exchange the PV-7 front seal, every  8 years.\n控制器的温度过高时自动停机，请联系售后。\n" + "x" * 100
+    whole = embedder._model._tokenizer.encode(text, add_bos=False, add_eos=False)  # type: ignore[attr-defined]
+    assert count_tokens(embedder, text) == count_tokens(embedder, text) == len(whole)

@@ -35,5 +35,11 @@ def test_what_has_nothing_to_add_up_is_no_table_for_sql() -> None:
     assert find_tables("a | b\n1 | 2\n| alone |", "T") == []
 
 
+def test_a_heading_is_read_in_time_linear_in_its_length() -> None:
+    lines = ["# " + " " * 20_000 + "x", "# x" + " #" * 10_000, "#" * 20_000]
+    [table] = find_tables("\n".join([*lines, ORDERS]), "")
+    assert table.name == "Orders"
+
+
 def test_code_is_left_alone() -> None:
     assert find_tables(f"```\n{ORDERS}\n```", "T") == []

@@ -149,6 +149,24 @@ def test_a_query_may_pick_rows_by_what_its_question_names(tables: Tables, sql: s
     check_values(sql, question, tables.choose("orders by region"))
 
 
+def test_all_values_of_one_column_excuse_none_of_another(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "f.db")) as connection:
+        connection.executescript(
+            "CREATE TABLE t (kind, area); INSERT INTO t VALUES ('all', '华东区'), ('all', '华南区')"
+        )
+        connection.commit()
+    views = Tables(SQLite(tmp_path / "f.db")).choose("t kind area")
+    check_values("SELECT 1 FROM t WHERE kind = 'all'", "华中区", views)
+    with pytest.raises(QueryError, match="华东区"):
+        check_values("SELECT 1 FROM t WHERE kind = 'all' AND area = '华东区'", "华中区", views)
+
+
+def test_the_values_of_a_table_are_read_once(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = tables.choose("orders by region")
+    monkeypatch.setattr(tables.database, "select", lambda *_: pytest.fail("read again"))
+    assert tables.choose("orders by region") == chosen
+
+
 @pytest.mark.parametrize("condition", ["= '华东区'", "<> '华东区'", "LIKE '%华东%'", "in ('华中区', '华东区')"])
 def test_a_query_that_takes_a_value_near_the_one_asked_for_is_refused(tables: Tables, condition: str) -> None:
     with pytest.raises(QueryError, match=r"does not name '.*华东"):

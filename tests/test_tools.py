@@ -2,14 +2,16 @@ import copy
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fake_embedder import HashEmbedder
 
 from programs.apis import ApiError
+from programs.databases import DatabaseDown, QueryError
 from programs.load import Tools
-from programs.tools import ask_tables, make_toolbox
+from programs.tools import FAILED_QUERY, ask_tables, make_toolbox
 from retrievers import build_index, open_index
 from trainsets.cases import load_sample
 
@@ -67,3 +69,18 @@ def test_no_query_is_written_where_no_call_may_be_made() -> None:
         raise AssertionError("called")
 
     assert ask_tables(Never(), (), "q", write, lambda: False) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("error", "told"), [(DatabaseDown("gone"), "gone"), (QueryError("bad"), f"{FAILED_QUERY}bad")])
+def test_a_database_that_is_gone_is_told_apart_from_a_query_that_fails(error: QueryError, told: str) -> None:
+    class Failing:
+        dialect = "SQLite"
+
+        def select(self, sql: str) -> Any:
+            raise error
+
+    def write(**inputs: Any) -> Any:
+        return SimpleNamespace(sql="SELECT 1"), None
+
+    attempts = ask_tables(Failing(), (), "q", write, lambda: True)  # type: ignore[arg-type]
+    assert {attempt.error for attempt in attempts} == {told}

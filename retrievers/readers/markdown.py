@@ -1,20 +1,28 @@
-"""Tables in Markdown, in which all readers write the tables of their documents, for SQL."""
+"""The lines of Markdown, which all readers write, and its tables for SQL."""
 
 import re
 from collections.abc import Iterator, Sequence
 
-from retrievers.readers.parsed import Table, make_table
+from retrievers.readers.parsed import Table, make_table, read_number
 from retrievers.records import Scalar
 
-_ROW = re.compile(r"\s*\|.*\|\s*")
-_FENCE = re.compile(r"\s*(```|~~~)")
-_HEADING = re.compile(r"#{1,6}\s+(.+?)\s*#*\s*")
+FENCE = re.compile(r"^\s*(```|~~~)")
+TABLE_ROW = re.compile(r"^\s*\|.*\|\s*$")
+_HEADING = re.compile(r"^(#{1,6})\s+(\S.*)")
+_CLOSING_MARKS = re.compile(r"(?:^|(?<=\s))#+$")
+_MAX_HEADING = 200  # a longer line is text: it would be repeated before every passage under it
 _BORDER = re.compile(r"(?<!\\)\|")
 _MARKS = re.compile(r"\*\*|__|`")
-_INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,2}(?:,\d{3})+|[1-9]\d{0,17})")
-_DECIMAL = re.compile(r"-?(?:0|[1-9]\d{0,2}(?:,\d{3})+|[1-9]\d{0,17})\.\d+")
+_GROUPED = re.compile(r"-?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
 _EMPTY = frozenset(("", "-", "–", "—", "/", "n/a"))
 _MIN_ROWS = 2
+
+
+def read_heading(line: str) -> tuple[int, str] | None:
+    """Read the level and the title of a heading; marks that close it need a space before them."""
+    match = _HEADING.match(line) if line.startswith("#") else None
+    title = _CLOSING_MARKS.sub("", match[2].rstrip()).rstrip() if match else ""
+    return (len(match[1]), title) if match and title and len(title) <= _MAX_HEADING else None
 
 
 def find_tables(text: str, title: str) -> list[Table]:
@@ -36,16 +44,16 @@ def _find_rows(text: str) -> Iterator[tuple[str, list[str]]]:
     """Give the lines of each table with the last heading before it; code is left alone."""
     heading, lines, fenced = "", list[str](), False
     for line in [*text.splitlines(), ""]:
-        if _FENCE.match(line):
+        if FENCE.match(line):
             fenced = not fenced
-        if not fenced and _ROW.fullmatch(line):
+        if not fenced and TABLE_ROW.match(line):
             lines.append(line.strip())
             continue
         if lines:
             yield heading, lines
             lines = []
-        if not fenced and (match := _HEADING.fullmatch(line)):
-            heading = match[1]
+        if not fenced and (found := read_heading(line)):
+            heading = found[1]
 
 
 def _read_rows(lines: Sequence[str]) -> tuple[Sequence[str], Sequence[Sequence[Scalar | None]]] | None:
@@ -59,9 +67,7 @@ def _read_rows(lines: Sequence[str]) -> tuple[Sequence[str], Sequence[Sequence[S
 def _read_cell(cell: str) -> Scalar | None:
     if cell.casefold() in _EMPTY:
         return None
-    if _INTEGER.fullmatch(cell):
-        return int(cell.replace(",", ""))
-    return float(cell.replace(",", "")) if _DECIMAL.fullmatch(cell) else cell
+    return read_number(cell.replace(",", "") if _GROUPED.fullmatch(cell) else cell)
 
 
 def _is_numeric(column: Sequence[Scalar | None]) -> bool:

@@ -1,5 +1,6 @@
 """What a reader makes of a file, and how it refuses one."""
 
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,6 +59,13 @@ def _read_cell(cell: object) -> Scalar | None:
     if cell is None or isinstance(cell, bool | int | float):
         return cell
     return str(cell).strip() or None
+
+
+def read_number(text: str) -> Scalar:
+    """Read a number that stands as text, but leave codes such as `007` alone."""
+    if re.fullmatch(r"-?(?:0|[1-9]\d{0,17})", text):
+        return int(text)
+    return float(text) if re.fullmatch(r"-?(?:0|[1-9]\d{0,17})\.\d+", text) else text
 
 
 def check_archive(raw: bytes) -> None:

@@ -1,7 +1,6 @@
 """Bytes to text: UTF-8, UTF-16, or what charset-normalizer detects; Markdown and plain text files."""
 
 import codecs
-import math
 import re
 from datetime import date
 
@@ -123,8 +122,6 @@ def _read_value(value: object) -> Scalar | None:
         return ", ".join(str(part) for part in parts if part is not None) or None
     if isinstance(value, date):
         return value.isoformat()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
     return value if isinstance(value, str | int | float) else None
 
 
